@@ -1,0 +1,117 @@
+"""Which backend runs a call: what each one can do, and the choice that "auto" makes."""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import jax
+from jax.core import Tracer
+
+from andrea_jax.errors import UserError, did_you_mean
+
+_log = logging.getLogger("andrea_jax")
+_said: set[str] = set()
+
+
+@dataclass(frozen=True)
+class Call:
+    """What decides whether a backend can run a call: everything about it but its numbers."""
+
+    device: str  # its own name: "NVIDIA H200", "cpu"
+    cuda: tuple[int, int] | None  # compute capability, (9, 0) on an H200; None on a device that is not CUDA's
+    dtype: str  # of q, k and v
+    head_dim: int
+    causal: bool
+    from_zero: bool  # q_offset is 0, and known to be while tracing
+
+    @staticmethod
+    def of(q: jax.Array, causal: bool, q_offset: int | jax.Array) -> "Call":
+        """The call with these arguments, on the device that holds q."""
+        device = _device_of(q)
+        return Call(
+            device=device.device_kind,
+            cuda=_compute_capability(device),
+            dtype=q.dtype.name,
+            head_dim=q.shape[-1],
+            causal=causal,
+            from_zero=isinstance(q_offset, int) and q_offset == 0,
+        )
+
+
+def _device_of(x: jax.Array):
+    """Where `x` lies. While tracing no array lies anywhere yet: the device that JAX computes on by default."""
+    if isinstance(x, jax.Array) and not isinstance(x, Tracer):
+        return min(x.devices(), key=lambda device: device.id)
+    default = jax.config.jax_default_device  # what jax.default_device(...) sets: a device, a platform's name or None
+    return default if isinstance(default, jax.Device) else jax.devices(default)[0]
+
+
+def _compute_capability(device) -> tuple[int, int] | None:
+    if device.platform != "gpu" or "cuda" not in device.client.platform_version:  # "gpu" is also what ROCm says
+        return None
+    major, minor = str(device.compute_capability).split(".")
+    return int(major), int(minor)
+
+
+class AttentionFunction(Protocol):
+    """A backend's function: `andrea_jax.attention.attention` with every argument resolved and checked."""
+
+    def __call__(
+        self,
+        q: jax.Array,
+        k: jax.Array,
+        v: jax.Array,
+        *,
+        causal: bool,
+        scale: float,
+        q_offset: int | jax.Array,
+        kv_length: jax.Array | None,
+        entropy: bool,
+    ) -> tuple[jax.Array, jax.Array, jax.Array | None]: ...
+
+
+@dataclass(frozen=True)
+class Backend:
+    """One way to compute attention."""
+
+    name: str
+    attend: AttentionFunction
+    why_not: Callable[[Call], str | None]  # the reason it cannot run a call, as in "it ..."; None where it can
+
+
+def choose(name: str, call: Call, backends: Sequence[Backend], preference: Sequence[str]) -> Backend:
+    """The backend called `name`, or for "auto" the first of `preference` that can run `call`.
+
+    The choice of "auto" and its reason are logged at INFO by the logger "andrea_jax", once for each different one.
+    Raises UserError where `name` is none of them or cannot run the call.
+    """
+    by_name = {backend.name: backend for backend in backends}
+    if name == "auto":
+        return _automatic(call, [by_name[choice] for choice in preference])
+    if name not in by_name:
+        names = ["auto", *by_name]
+        listed = ", ".join(f'"{choice}"' for choice in names)
+        raise UserError(f'attention backend must be one of {listed}, not "{name}"{did_you_mean(name, names)}')
+    reason = by_name[name].why_not(call)
+    if reason is not None:
+        raise UserError(f'attention backend "{name}" cannot run here: it {reason} (jax {jax.__version__})')
+    return by_name[name]
+
+
+def _automatic(call: Call, preference: Sequence[Backend]) -> Backend:
+    passed_over = []
+    for backend in preference:
+        reason = backend.why_not(call)
+        if reason is None:
+            why = "; ".join(passed_over) or "the fastest that can run"
+            _say_once(f'attention on {call.device}: backend "{backend.name}" ({why})')
+            return backend
+        passed_over.append(f'"{backend.name}" {reason}')
+    raise UserError("no attention backend can run here: " + "; ".join(passed_over))
+
+
+def _say_once(message: str) -> None:
+    if message not in _said:
+        _said.add(message)
+        _log.info(message)

@@ -1,0 +1,217 @@
+"""What an experiment is: frozen dataclasses, the standard library only.
+
+These classes are the schema of the TOML files in `configs/`; a field's comment is its documentation.
+`problems(experiment)` returns everything that is wrong with the values, so that nothing can fail later
+at run time for a reason that was knowable here. Reading files is in `config_files.py`.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+N_BYTES = 256
+BOS = 0  # id 0 in every vocabulary: BOS, then 256 bytes, then merges
+CORPORA = ("stdlib", "tiny")  # what `andrea_jax.data` knows how to build; anything with a "/" is a folder of text
+
+Backend = Literal["auto", "reference", "chunked", "cudnn"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """The ANDREA decoder: x += Attention(norm(x)); x += MLP(norm(x))."""
+
+    vocab_size: int  # merges + 256 bytes + 1 BOS
+    seq_len: int  # positions the model has; data.seq_len may be shorter
+    d_model: int
+    n_layer: int
+    n_head: int
+    n_kv_head: int | None = None  # None: n_head. Query head h reads key-value head h // (n_head // n_kv_head)
+    d_mlp: int | None = None  # None: 4 * d_model. 0: an attention-only model
+    positions: Literal["learned", "rotary", "none"] = "learned"
+    rotary_base: float = 10_000.0
+    norm: Literal["rms", "layer"] = "rms"  # without gain, epsilon 1e-5
+    activation: Literal["relu", "gelu"] = "relu"
+    biases: bool = False
+    tied_embeddings: bool = False
+    w_o: Literal["free", "identity", "block_diagonal"] = "free"
+    projection: Literal["per_head", "fused"] = "fused"
+    # how the projection is computed. per_head: "einsum" (one dot) or "loop" (n_head dots);
+    # fused: "one" (W_QKV) or "three" (W_Q, W_K, W_V). None: "einsum" and "one"
+    projection_form: Literal["einsum", "loop", "one", "three"] | None = None
+
+    @property
+    def head_dim(self) -> int:
+        return self.d_model // self.n_head
+
+    @property
+    def kv_heads(self) -> int:
+        return self.n_head if self.n_kv_head is None else self.n_kv_head
+
+    @property
+    def mlp_width(self) -> int:
+        return 4 * self.d_model if self.d_mlp is None else self.d_mlp
+
+    @property
+    def form(self) -> str:
+        return self.projection_form or ("einsum" if self.projection == "per_head" else "one")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data:
+    """Which text, cut into which tokens and windows."""
+
+    corpus: str = "stdlib"  # "stdlib", "tiny", or a folder of text files (a path with a "/" in it)
+    tokenizer: Literal["bytes", "bpe"] = "bpe"  # bpe: byte-level, model.vocab_size - 257 merges, brackets isolated
+    seq_len: int = 1024  # tokens a window, BOS included
+    repeat_share: float = 0.0  # share of the training windows that repeat their first part
+    # what the repeated part is: text; ids drawn uniformly from those the text uses; or "mixed": a third text, a third
+    # ids as frequent as in the text, a third uniform ids
+    repeat_kind: Literal["text", "random", "mixed"] = "text"
+    repeat_periods: tuple[int, ...] = (8, 31)  # shortest and longest period; probe.periods are never drawn
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optim:
+    """The optimizer (from optax) and its learning-rate schedule."""
+
+    name: Literal["adamw", "sgd", "lion", "muon", "adafactor", "lamb"] = "adamw"
+    learning_rate: float = 3e-4  # the peak
+    weight_decay: float = 0.0
+    b1: float = 0.9  # first-moment decay, momentum for sgd and muon
+    b2: float = 0.95
+    clip_norm: float = 1.0  # global gradient norm; 0: no clipping
+    schedule: Literal["constant", "linear", "cosine", "wsd"] = "cosine"  # wsd: warm-up, stable, decay
+    warmup_steps: int = 0
+    decay_share: float = 0.2  # wsd only: share of the steps spent in the linear decay to 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Train:
+    steps: int = 1000
+    batch_size: int = 32  # windows a step, over all hosts
+    seed: int = 0  # of initial numbers and of batches
+    eval_every: int = 250  # steps between evaluations on held-out documents; each also saves a checkpoint
+    log_spaced_checkpoints: bool = False  # also keep steps 0, 1, 2, 4, 8, ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compute:
+    """How the numbers are computed, not what they mean."""
+
+    dtype: Literal["float32", "bfloat16"] = "float32"  # of activations; weights, softmax, norms and loss are float32
+    backend: Backend = "auto"  # of attention
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probe:
+    """How heads are scored."""
+
+    n_sequences: int = 256  # a probe; half of them choose the best head, the other half report it
+    periods: tuple[int, ...] = (11, 17, 23, 29)  # of the induction probe, in tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    model: Model
+    data: Data = field(default_factory=Data)
+    optim: Optim = field(default_factory=Optim)
+    train: Train = field(default_factory=Train)
+    compute: Compute = field(default_factory=Compute)
+    probe: Probe = field(default_factory=Probe)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something wrong with a value: `key` is dotted ("model.d_model"), `text` says what was expected."""
+
+    key: str
+    text: str
+
+
+def problems(experiment: Experiment) -> list[Problem]:
+    """Everything wrong with the values of `experiment` (types and choices are `config_files`' business)."""
+    found = _not_positive(experiment)
+    named = {problem.key for problem in found}
+    if not named & {"model.d_model", "model.n_head", "model.n_kv_head"}:
+        found += _model_problems(experiment.model)
+    return found + _data_problems(experiment) + _schedule_problems(experiment)
+
+
+def _not_positive(e: Experiment) -> list[Problem]:
+    values = {
+        "model.vocab_size": e.model.vocab_size, "model.seq_len": e.model.seq_len, "model.d_model": e.model.d_model,
+        "model.n_layer": e.model.n_layer, "model.n_head": e.model.n_head, "model.n_kv_head": e.model.kv_heads if e.model.n_kv_head is not None else 1,
+        "model.rotary_base": e.model.rotary_base, "data.seq_len": e.data.seq_len,
+        "optim.learning_rate": e.optim.learning_rate, "train.steps": e.train.steps,
+        "train.batch_size": e.train.batch_size, "train.eval_every": e.train.eval_every,
+    }  # fmt: skip
+    found = [Problem(key, f"must be above 0, not {value}") for key, value in values.items() if value <= 0]
+    if e.model.d_mlp is not None and e.model.d_mlp < 0:
+        found.append(Problem("model.d_mlp", f"must be 0 (attention only) or more, not {e.model.d_mlp}"))
+    if not 0 <= e.train.seed < 2**32:
+        found.append(Problem("train.seed", f"must be from 0 to 2**32 - 1, not {e.train.seed}"))
+    return found
+
+
+def _model_problems(m: Model) -> list[Problem]:
+    found = []
+    if m.d_model % m.n_head:
+        found.append(Problem("model.n_head", f"must divide d_model = {m.d_model}, and {m.n_head} does not"))
+    elif m.head_dim % 8:
+        text = f"gives head_dim = d_model / n_head = {m.d_model} / {m.n_head} = {m.head_dim}, not a multiple of 8"
+        found.append(Problem("model.n_head", text))
+    if m.n_head % m.kv_heads:
+        found.append(Problem("model.n_kv_head", f"must divide n_head = {m.n_head}, and {m.kv_heads} does not"))
+    forms = {"per_head": ("einsum", "loop"), "fused": ("one", "three")}[m.projection]
+    if m.form not in forms:
+        text = f'must be "{forms[0]}" or "{forms[1]}" where projection = "{m.projection}", not "{m.form}"'
+        found.append(Problem("model.projection_form", text))
+    return found
+
+
+def _data_problems(e: Experiment) -> list[Problem]:
+    found = []
+    n_special = N_BYTES + 1
+    if e.data.tokenizer == "bytes" and e.model.vocab_size != n_special:
+        found.append(Problem("model.vocab_size", f'must be {n_special} where data.tokenizer = "bytes"'))
+    if e.data.tokenizer == "bpe" and not n_special < e.model.vocab_size <= 2**16:
+        text = f'must be above {n_special} and at most 65536 where data.tokenizer = "bpe", not {e.model.vocab_size}'
+        found.append(Problem("model.vocab_size", text))
+    if e.data.corpus not in CORPORA and "/" not in e.data.corpus:
+        names = ", ".join(f'"{name}"' for name in CORPORA)
+        found.append(Problem("data.corpus", f'must be {names} or a folder with a "/" in it, not "{e.data.corpus}"'))
+    if e.data.seq_len > e.model.seq_len:
+        text = f"must be at most model.seq_len = {e.model.seq_len}, not {e.data.seq_len}"
+        found.append(Problem("data.seq_len", text))
+    if e.probe.n_sequences < 4:
+        found.append(Problem("probe.n_sequences", f"must be 4 or more, not {e.probe.n_sequences}"))
+    return found + _period_problems(e)
+
+
+def _period_problems(e: Experiment) -> list[Problem]:
+    found = []
+    longest = (e.data.seq_len - 1) // 2  # BOS, then at least two copies
+    if len(set(e.probe.periods)) < 2 or min(e.probe.periods) < 2 or max(e.probe.periods) > longest:
+        text = f"must be two or more different periods from 2 to {longest} = (data.seq_len - 1) // 2"
+        found.append(Problem("probe.periods", f"{text}, not {list(e.probe.periods)}"))
+    if not 0 <= e.data.repeat_share <= 1:
+        found.append(Problem("data.repeat_share", f"must be from 0 to 1, not {e.data.repeat_share}"))
+    periods = e.data.repeat_periods
+    if len(periods) != 2 or not 2 <= periods[0] <= periods[1] <= longest:
+        text = f"must be the shortest and the longest period, from 2 to {longest} = (data.seq_len - 1) // 2"
+        found.append(Problem("data.repeat_periods", f"{text}, not {list(periods)}"))
+    elif e.data.repeat_share and not set(range(periods[0], periods[1] + 1)) - set(e.probe.periods):
+        found.append(Problem("data.repeat_periods", "leaves no period for training besides probe.periods"))
+    return found
+
+
+def _schedule_problems(e: Experiment) -> list[Problem]:
+    found = []
+    if not 0 <= e.optim.warmup_steps <= e.train.steps:
+        text = f"must be from 0 to train.steps = {e.train.steps}, not {e.optim.warmup_steps}"
+        found.append(Problem("optim.warmup_steps", text))
+    shares = {"optim.b1": e.optim.b1, "optim.b2": e.optim.b2, "optim.decay_share": e.optim.decay_share}
+    found += [Problem(key, f"must be from 0 to 1, not {value}") for key, value in shares.items() if not 0 <= value <= 1]
+    for key, value in {"optim.clip_norm": e.optim.clip_norm, "optim.weight_decay": e.optim.weight_decay}.items():
+        if value < 0:
+            found.append(Problem(key, f"must be 0 or more, not {value}"))
+    return found

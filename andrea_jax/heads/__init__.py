@@ -1,0 +1,18 @@
+"""What attention heads do: probes, scores with baselines and intervals, profiles."""
+
+from andrea_jax.heads.planted import planted
+from andrea_jax.heads.profile import BEHAVIOURS, Profile, profile, specialization
+from andrea_jax.heads.scores import Measured, Sums, measure
+from andrea_jax.heads.targets import Targets
+
+__all__ = [
+    "BEHAVIOURS",
+    "Measured",
+    "Profile",
+    "Sums",
+    "Targets",
+    "measure",
+    "planted",
+    "profile",
+    "specialization",
+]

@@ -1,0 +1,165 @@
+"""What every head of a model does: all probes on their streams, as tables."""
+
+import functools
+import os
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from andrea_jax import config
+from andrea_jax.data import Dataset
+from andrea_jax.errors import UserError
+from andrea_jax.heads import brackets, streams, tables
+from andrea_jax.heads.scores import Measured, Progress, Sums, measure
+from andrea_jax.heads.streams import Repeats, Stream, control_name, offset_name
+from andrea_jax.heads.tables import Result
+from andrea_jax.heads.targets import Targets
+from andrea_jax.model import Params
+
+BEHAVIOURS = ("previous_token", "current_token", "first_token", "duplicate_token", "induction", "bracket")
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A model's head profiles. Scores are float32; a number that does not exist is null.
+
+    table: a row a probe, layer and head. probe · layer · head · score, low, high: mean mass on the targets over the
+    counted queries, with its 95% bootstrap interval over sequences · baseline: of causal-uniform attention on the same
+    queries · off_bos: mean mass off position 0 · n: counted queries · control: the score of the probe's control, where
+    it has one (previous_token: on random tokens; induction: the largest over the wrong periods' offsets) · undefined:
+    no query has a target, and `reason` says why · offset: the distance, in rows of probe "offset".
+    Two rows are not masses on targets: "entropy" (nats; its baseline is causal-uniform's) and "offset" (the head's best
+    fixed distance, chosen by score − baseline on the even sequences, its score from the odd ones).
+
+    best: a row a probe, with the columns of `table`: the head with the largest score − baseline (for entropy, the
+    smallest) on the even sequences; every figure from the odd ones.
+    Where a half has no target, layer and head are null as well.
+    periods: induction and induction_all by block length; the columns of `table`, and `period` ·
+    offsets: layer, head, offset, mass, low, high, baseline: every head at every distance, on all sequences ·
+    brackets: the best heads against rules (`brackets.table`).
+    """
+
+    table: pd.DataFrame
+    best: pd.DataFrame
+    periods: pd.DataFrame
+    offsets: pd.DataFrame
+    brackets: pd.DataFrame
+
+    def save(self, folder: Path, step: int) -> None:
+        """Writes profile-<step>.parquet (the table), best-, periods-, offsets- and brackets-<step>.parquet."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for path, field in self._files(folder, step).items():
+            temporary = path.with_name(path.name + ".tmp")
+            getattr(self, field).to_parquet(temporary, index=False)
+            os.replace(temporary, path)
+
+    @classmethod
+    def load(cls, folder: Path, step: int) -> "Profile":
+        """What `save` wrote; UserError where a file is missing."""
+        files = cls._files(folder, step)
+        for path in files:
+            if not path.is_file():
+                raise UserError(f"{path}: no such file; step {step} has no head profile there")
+        return cls(**{field: pd.read_parquet(path) for path, field in files.items()})
+
+    @classmethod
+    def _files(cls, folder: Path, step: int) -> dict[Path, str]:
+        names = {field.name: field.name for field in fields(cls)} | {"table": "profile"}
+        return {folder / f"{name}-{step}.parquet": field for field, name in names.items()}
+
+
+def profile(
+    model: config.Model,
+    params: Params,
+    dataset: Dataset,
+    probe: config.Probe,
+    *,
+    seq_len: int,
+    dtype: str = "float32",
+    backend: str = "auto",
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Profile:
+    """Runs every probe on held-out text, random tokens, repeats and brackets; one pass and one compilation a stream.
+
+    probe.n_sequences sequences a stream of at most seq_len tokens (more windows of brackets, until 500 pairs of the
+    hardest kind are found). The same arguments give the same tables. progress: called with (sequences done, in all).
+    Raises UserError where the data set has too few windows or ids, or probe.periods do not fit.
+    """
+    if seq_len > model.seq_len:
+        raise UserError(f"seq_len = {seq_len} is above model.seq_len = {model.seq_len}")
+    n = probe.n_sequences
+    text = streams.text(dataset, seq_len, n, seed)
+    random = streams.random_tokens(dataset, seq_len, n, seed)
+    repeats = streams.repeats(dataset, probe.periods, seq_len, n, seed)
+    bracket = brackets.stream(dataset, seq_len, n, seed)
+    done, total = 0, sum(len(stream.tokens) for stream in (text, random, repeats, bracket))
+
+    def run(stream: Stream, entropy: bool = False, listed: Targets | None = None) -> Measured:
+        nonlocal done
+        tell = functools.partial(_tell, progress, done, total) if progress else None
+        done += len(stream.tokens)
+        settings = {"dtype": dtype, "backend": backend, "entropy": entropy, "listed": listed, "progress": tell}
+        return measure(model, params, stream.tokens, stream.targets, **settings)
+
+    on_text, on_random, on_repeats = run(text, entropy=True), run(random), run(repeats)
+    on_brackets = run(bracket, listed=brackets.openers(bracket.windows))
+    results = {name: Result(on_text.probes[name]) for name in BEHAVIOURS[:4]}
+    results["previous_token"] = Result(on_text.probes["previous_token"], (on_random.probes["previous_token"],))
+    results |= {name: _induction(name, repeats, on_repeats) for name in ("induction", "induction_all")}
+    for name in brackets.ASKED:
+        results[name] = Result(on_brackets.probes[name], reason=bracket.windows.reason or tables.NO_TARGET)
+    results["entropy"] = _entropy(on_text, seq_len)
+    by_offset = {d: on_text.probes[offset_name(d)] for d in streams.offsets(seq_len)}
+    offset_rows, best_offset = tables.best_offsets(by_offset)
+    return Profile(
+        table=pd.concat([*(tables.rows(name, x) for name, x in results.items()), offset_rows], ignore_index=True),
+        best=pd.concat([*(tables.best(name, x) for name, x in results.items()), best_offset], ignore_index=True),
+        periods=_by_period(results, repeats.period),
+        offsets=tables.offset_curves(by_offset),
+        brackets=brackets.table(bracket.windows, on_brackets),
+    )
+
+
+def _tell(progress: Progress, before: int, total: int, done: int, _in_stream: int) -> None:
+    progress(before + done, total)
+
+
+def _induction(name: str, repeats: Repeats, measured: Measured) -> Result:
+    periods = np.unique(repeats.period).tolist()
+    return Result(measured.probes[name], tuple(measured.probes[control_name(name, period)] for period in periods))
+
+
+def _by_period(results: dict[str, Result], period: np.ndarray) -> pd.DataFrame:
+    parts = []
+    for name in ("induction", "induction_all"):
+        for p in np.unique(period).tolist():
+            parts.append(tables.rows(name, results[name].on(period == p)).assign(period=p))
+    return pd.concat(parts, ignore_index=True).drop(columns=["offset"])
+
+
+def _entropy(text: Measured, seq_len: int) -> Result:
+    """Σ of each row's entropy, over all rows; causal-uniform attention has ln(q + 1) in row q."""
+    assert text.entropy is not None
+    n = len(text.entropy)
+    uniform = np.full(n, np.log(np.arange(1, seq_len + 1)).sum())
+    sums = Sums(text.entropy, np.full_like(text.entropy, tables.NULL), uniform, np.full(n, seq_len))
+    return Result(sums, sign=-1)
+
+
+def specialization(profile: Profile) -> pd.DataFrame:
+    """How far each head is from the null: columns layer, head, specialization (float32).
+
+    The root of the sum over behaviours of ((score − baseline) / (1 − baseline))²: 0 for a head that attends evenly,
+    1 for one that does one thing only, all the time. Behaviours: previous, current, first and duplicate token,
+    induction, bracket; undefined ones count 0. Our own definition, after "specialization = distance of the head
+    profile from the null".
+    """
+    table = profile.table
+    rows = table[table["probe"].isin(BEHAVIOURS) & ~table["undefined"]]
+    share = (rows["score"] - rows["baseline"]) / (1 - rows["baseline"])
+    wide = rows.assign(share=share).pivot(index=["layer", "head"], columns="probe", values="share")
+    distance = np.linalg.norm(wide.to_numpy(np.float32), axis=1)
+    return wide.index.to_frame(index=False).assign(specialization=distance)

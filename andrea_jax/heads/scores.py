@@ -1,0 +1,210 @@
+"""The engine: one forward pass, and the mass that every head puts on every probe's targets.
+
+With the log-sum-exp of the attention kernel, one entry of the pattern costs one dot product,
+
+    A[h, q, k] = exp(q_h·k_h/√head_dim − lse[h, q]),
+
+so only the listed (query, key) pairs are computed: O(pairs · head_dim), never T × T. What comes out are sums for each
+sequence, from which `statistics.py` makes scores and intervals in numpy. All of it is float32, whatever the model's
+dtype. Nothing that is passed in changes.
+"""
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.lax import Precision
+
+from andrea_jax.config import Model
+from andrea_jax.heads.targets import Targets, check_single_documents
+from andrea_jax.model import Params, bind
+
+CHUNK = 1024  # pairs of a sequence gathered at once
+TOKENS_A_BATCH = 2**14
+
+Progress = Callable[[int, int], None]  # (sequences done, sequences in all)
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Sums over the counted queries of one probe, one row a sequence.
+
+    mass: float32 [sequence, n_layer, n_head], Σ_q Σ_targets A · off_bos: the same shape, Σ_q (1 − A[q, 0]) ·
+    uniform: float64 [sequence], Σ_q |targets of q| / (q + 1), the mass of causal-uniform attention ·
+    n: int64 [sequence], queries with a target.
+    """
+
+    mass: np.ndarray
+    off_bos: np.ndarray
+    uniform: np.ndarray
+    n: np.ndarray
+
+    def on(self, sequences: slice | np.ndarray) -> "Sums":
+        """The sums of some of the sequences."""
+        return Sums(self.mass[sequences], self.off_bos[sequences], self.uniform[sequences], self.n[sequences])
+
+
+@dataclass(frozen=True)
+class Measured:
+    """`probes`: name -> Sums · `entropy`: float32 [sequence, n_layer, n_head], nats, summed over all queries, or None
+    where it was not asked for · `listed`: float32 [pair, n_layer, n_head], A at each listed pair, in their order.
+    """
+
+    probes: dict[str, Sums]
+    entropy: np.ndarray | None
+    listed: np.ndarray
+
+
+NO_TARGETS = Targets(*np.zeros((3, 0), np.int32))
+
+
+def measure(
+    config: Model,
+    params: Params,
+    tokens: np.ndarray,
+    targets: Mapping[str, Targets],
+    *,
+    listed: Targets | None = None,
+    entropy: bool = False,
+    dtype: str = "float32",
+    backend: str = "auto",
+    batch_size: int | None = None,
+    progress: Progress | None = None,
+) -> Measured:
+    """Runs all probes of `targets` on tokens int [sequence, position] in one pass over them.
+
+    listed: pairs whose entries of the pattern are wanted one by one. batch_size: sequences at once (None: about
+    16,384 tokens); compiled once for all batches. Raises ValueError where a sequence does not start with BOS or
+    crosses documents, or a target is outside the sequence or in the future.
+    """
+    check_single_documents(tokens)
+    n, length = tokens.shape
+    for name, t in {**targets, "listed": listed or NO_TARGETS}.items():
+        if not ((t.key >= 0) & (t.key <= t.query) & (t.query < length) & (t.sequence < n)).all():
+            raise ValueError(f"probe {name}: a target is outside its sequence or in its query's future")
+    if n == 0:
+        return _nothing(config, targets, entropy)
+    pairs, single = _Pairs.of(list(targets.values()), n), _Pairs.of([listed or NO_TARGETS], n)
+    counted = np.stack([t.counted(n, length) for t in targets.values()], axis=1)
+    size, batches = min(n, batch_size or max(1, TOKENS_A_BATCH // length)), []
+    for start in range(0, n, size):
+        rows = np.minimum(np.arange(start, start + size), n - 1)  # the last batch repeats a sequence to keep its shape
+        arrays = tokens[rows].astype(np.int32), pairs.padded[:, rows], counted[rows], single.padded[:, rows]
+        sums = _measure(config, str(jnp.dtype(dtype)), backend, entropy, params, *arrays)
+        batches.append({name: np.asarray(x)[: n - start] for name, x in sums.items()})
+        if progress:
+            progress(min(start + size, n), n)
+    sums = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
+    probes = {}
+    for i, (name, t) in enumerate(targets.items()):
+        uniform = np.bincount(t.sequence, 1 / (t.query + 1.0), n)
+        probes[name] = Sums(sums["mass"][:, i], sums["off_bos"][:, i], uniform, counted[:, i].sum(axis=-1))
+    return Measured(probes, sums["entropy"] if entropy else None, sums["listed"][single.sequence, single.place])
+
+
+def _nothing(config: Model, targets: Mapping[str, Targets], entropy: bool) -> Measured:
+    nothing = np.zeros((0, config.n_layer, config.n_head), np.float32)
+    empty = Sums(nothing, nothing, np.zeros(0), np.zeros(0, np.int64))
+    return Measured(dict.fromkeys(targets, empty), nothing if entropy else None, nothing)
+
+
+@dataclass(frozen=True)
+class _Pairs:
+    """Some probes' pairs, sorted into their sequences.
+
+    padded: int32 [3, sequence, slot], rows query, key and probe; probe −1 pads to a multiple of CHUNK slots, or of 64
+    where all fit into one chunk. Pair i is in slot place[i] of sequence[i].
+    """
+
+    padded: np.ndarray
+    sequence: np.ndarray
+    place: np.ndarray
+
+    @staticmethod
+    def of(targets: list[Targets], n: int) -> "_Pairs":
+        probe = np.repeat(np.arange(len(targets)), [len(t.key) for t in targets])
+        sequence, query, key = (np.concatenate([getattr(t, x) for t in targets]) for x in ("sequence", "query", "key"))
+        counts = np.bincount(sequence, minlength=n)
+        step = 64 if counts.max() <= CHUNK else CHUNK
+        padded = np.zeros((3, n, step * max(1, -(-int(counts.max()) // step))), np.int32)
+        padded[2] = -1
+        order, place = np.argsort(sequence, kind="stable"), np.empty(len(sequence), int)
+        place[order] = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
+        padded[:, sequence, place] = query, key, probe
+        return _Pairs(padded, sequence, place)
+
+
+def forward(
+    config: Model,
+    dtype: str,
+    backend: str,
+    entropy: bool,
+    params: Params,
+    tokens: Array,
+    pairs: Array,
+    counted: Array,
+    single: Array,
+) -> tuple[Array, dict[str, Array]]:
+    """The model's logits, and what was measured on the way:
+
+    mass, off_bos float32 [batch, probe, n_layer, n_head] · listed [batch, slot, n_layer, n_head] · entropy [batch,
+    n_layer, n_head] where asked. pairs and single: int32 [3, batch, slot], as in `_Pairs`; counted bool [batch, probe,
+    query].
+    """
+    now: dict[str, Array] = {}
+    layers: list[dict[str, Array]] = []
+
+    def listen(layer: int, point: str, value: Array) -> Array:
+        now[point] = value
+        if point == "lse":
+            mass, off_bos = _layer_sums(now["q"], now["k"], value, pairs, counted)
+            listed = pattern_at(now["q"], now["k"], value, single[0], single[1])
+            layers.append({"mass": mass, "off_bos": off_bos, "listed": listed})
+        if point == "entropy":
+            layers[-1]["entropy"] = value.sum(axis=-1)
+        return value
+
+    logits = bind(config, params, dtype=dtype, backend=backend)(tokens, tap=listen, entropy=entropy)
+    return logits, {name: jnp.stack([layer[name] for layer in layers], axis=-2) for name in layers[0]}
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
+def _measure(*arguments) -> dict[str, Array]:
+    """`forward` without the logits, so that XLA leaves out what only they need."""
+    return forward(*arguments)[1]
+
+
+def _layer_sums(q: Array, k: Array, lse: Array, pairs: Array, counted: Array) -> tuple[Array, Array]:
+    """(mass, off_bos) of one layer, float32 [batch, probe, n_head]; pairs a chunk at a time, in a fixed order."""
+    batch, n_probe, length = counted.shape
+    chunk = min(CHUNK, pairs.shape[-1])
+    chunks = pairs.reshape(3, batch, -1, chunk).transpose(2, 0, 1, 3)
+
+    def add(total: Array, chunk: Array) -> tuple[Array, None]:
+        query, key, probe = chunk
+        mass = pattern_at(q, k, lse, query, key)
+        mine = jax.nn.one_hot(probe, n_probe)
+        return total + jnp.einsum("bph,bpn->bnh", mass, mine, precision=Precision.HIGHEST), None
+
+    mass, _ = jax.lax.scan(add, jnp.zeros((batch, n_probe, q.shape[2])), chunks)
+    every = jnp.broadcast_to(jnp.arange(length), (batch, length))
+    off_bos = 1 - pattern_at(q, k, lse, every, jnp.zeros_like(every))
+    return mass, jnp.einsum("bqh,bnq->bnh", off_bos, counted.astype(jnp.float32), precision=Precision.HIGHEST)
+
+
+def pattern_at(q: Array, k: Array, lse: Array, query: Array, key: Array) -> Array:
+    """A[h, query, key] for listed pairs: query, key int32 [batch, pair] -> float32 [batch, pair, n_head].
+
+    q [batch, seq, n_head, head_dim], k [batch, seq, n_kv_head, head_dim], lse [batch, n_head, seq].
+    """
+    n_head, n_kv, head_dim = q.shape[2], k.shape[2], q.shape[3]
+    q_rows = jnp.take_along_axis(q, query[:, :, None, None], axis=1).astype(jnp.float32)
+    k_rows = jnp.take_along_axis(k, key[:, :, None, None], axis=1).astype(jnp.float32)
+    lse_rows = jnp.take_along_axis(lse.transpose(0, 2, 1), query[:, :, None], axis=1)
+    q_rows = q_rows.reshape(*query.shape, n_kv, n_head // n_kv, head_dim)  # query head h reads kv head h // group
+    scores = (q_rows * k_rows[:, :, :, None]).sum(axis=-1) * head_dim**-0.5
+    return jnp.exp(scores.reshape(*query.shape, n_head) - lse_rows)

@@ -1,0 +1,169 @@
+"""The ANDREA decoder on one screen. Nothing about training, scoring or plotting.
+
+    x = W_E[tokens] + W_P[position]
+    per layer:  x += Attention(norm(x));  x += MLP(norm(x))
+    logits = norm(x)·W_U
+
+Pre-norm, norms without gain, no biases, untied unembedding by default. Modules only hold parameters;
+training works on the plain nested dict that `parameters` returns and `bind` puts back.
+
+A `tap` is called at every named point of the forward pass and returns the value that goes on: it may record
+(`trace.py`), replace (interventions) or extend (the key–value cache of `generate.py`).
+"""
+
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import Array
+from jax.typing import DTypeLike
+
+from andrea_jax.attention import attention
+from andrea_jax.config import Model
+from andrea_jax.projections import PROJECTIONS, Projection
+
+Params = dict  # nested: {"layers": {"0": {"attention": {"W_QKV": Array, ...}, "mlp": ...}}, "W_E": ..., "W_U": ...}
+Tap = Callable[[int, str, Array], Array]  # (layer, point, value) -> the value to go on with
+
+
+def no_tap(layer: int, point: str, value: Array) -> Array:
+    return value
+
+
+def norm(x: Array, kind: str) -> Array:
+    """x / rms(x), or (x − mean(x)) / std(x) for kind "layer"; over the last axis in float32, epsilon 1e-5, no gain."""
+    wide = x.astype(jnp.float32)
+    if kind == "layer":
+        wide = wide - wide.mean(axis=-1, keepdims=True)
+    return (wide * jax.lax.rsqrt(jnp.square(wide).mean(axis=-1, keepdims=True) + 1e-5)).astype(x.dtype)
+
+
+def rotate(x: Array, positions: Array, base: float) -> Array:
+    """Rotary positions (Su et al. 2021, section 3.2): component j pairs with j + head_dim/2, and the pair turns by
+    position·base^(−2j/head_dim).
+
+    x [batch, seq, n_head, head_dim], positions [seq] -> the same shape and dtype, computed in float32.
+    """
+    half = x.shape[-1] // 2
+    angle = positions[:, None].astype(jnp.float32) * base ** (-jnp.arange(half, dtype=jnp.float32) / half)[None]
+    cos, sin = jnp.cos(angle)[None, :, None], jnp.sin(angle)[None, :, None]
+    a, b = x[..., :half].astype(jnp.float32), x[..., half:].astype(jnp.float32)
+    return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1).astype(x.dtype)
+
+
+class Attention(nnx.Module):
+    """Five steps: three matmuls touch the input, one attention call serves all heads, one matmul mixes them."""
+
+    def __init__(self, config: Model, key: Array, backend: str):
+        self.config, self.backend = config, backend
+        self.projection: Projection = PROJECTIONS[config.projection](config, key)
+
+    def __call__(self, x: Array, offset: Array | int, tap: Callable[[str, Array], Array], entropy: bool) -> Array:
+        q, k, v = self.projection.project(x)  # steps 1 to 3: W_Q, W_K, W_V
+        if self.config.positions == "rotary":
+            positions = offset + jnp.arange(x.shape[1])
+            q, k = (rotate(heads, positions, self.config.rotary_base) for heads in (q, k))
+        q, k, v = tap("q", q), tap("k", k), tap("v", v)
+        with jax.named_scope("attention"):  # step 4: every head in one call
+            z, *statistics = attention(q, k, v, backend=self.backend, q_offset=offset, entropy=entropy)
+        for point, value in zip(("lse", "entropy"), statistics, strict=False):
+            tap(point, value)
+        return self.projection.combine(tap("z", z))  # step 5: W_O
+
+
+class MLP(nnx.Module):
+    """act(x·W_in)·W_out, W_in [d_model, d_mlp], W_out [d_mlp, d_model]."""
+
+    def __init__(self, config: Model, key: Array):
+        self.config = config
+        d, wide = config.d_model, config.mlp_width
+        k_in, k_out = jax.random.split(key)
+        self.W_in = nnx.Param(jax.random.normal(k_in, (d, wide)) * d**-0.5)
+        self.W_out = nnx.Param(jax.random.normal(k_out, (wide, d)) * (wide * 2 * config.n_layer) ** -0.5)
+        if config.biases:
+            self.b_in, self.b_out = nnx.Param(jnp.zeros(wide)), nnx.Param(jnp.zeros(d))
+
+    def __call__(self, x: Array) -> Array:
+        act = {"relu": jax.nn.relu, "gelu": jax.nn.gelu}[self.config.activation]
+        wide = x @ self.W_in[...].astype(x.dtype)
+        if self.config.biases:
+            wide = wide + self.b_in[...].astype(x.dtype)[None, None]
+        y = act(wide) @ self.W_out[...].astype(x.dtype)
+        return y + self.b_out[...].astype(x.dtype)[None, None] if self.config.biases else y
+
+
+class Block(nnx.Module):
+    def __init__(self, config: Model, key: Array, backend: str):
+        self.config = config
+        k_attention, k_mlp = jax.random.split(key)
+        self.attention = Attention(config, k_attention, backend)
+        if config.mlp_width:
+            self.mlp = MLP(config, k_mlp)
+
+    def __call__(self, x: Array, offset: Array | int, tap: Callable[[str, Array], Array], entropy: bool) -> Array:
+        x = tap("resid_pre", x)
+        x = x + tap("attention_out", self.attention(norm(x, self.config.norm), offset, tap, entropy))
+        if self.config.mlp_width:
+            x = x + tap("mlp_out", self.mlp(norm(x, self.config.norm)))
+        return x
+
+
+class Andrea(nnx.Module):
+    """The decoder: tokens int32 [batch, seq] -> logits float32 [batch, seq, vocab_size].
+
+    `dtype` is that of activations; parameters, norms, softmax and logits are float32.
+    """
+
+    def __init__(self, config: Model, key: Array, *, dtype: DTypeLike = jnp.float32, backend: str = "auto"):
+        self.config, self.dtype = config, jnp.dtype(dtype)
+        k_embed, k_positions, k_unembed, *k_layers = jax.random.split(key, 3 + config.n_layer)
+        d, vocab = config.d_model, config.vocab_size
+        self.W_E = nnx.Param(jax.random.normal(k_embed, (vocab, d)) * 0.02)
+        if config.positions == "learned":
+            self.W_P = nnx.Param(jax.random.normal(k_positions, (config.seq_len, d)) * 0.02)
+        self.layers = nnx.Dict({str(i): Block(config, k, backend) for i, k in enumerate(k_layers)})
+        if not config.tied_embeddings:
+            self.W_U = nnx.Param(jax.random.normal(k_unembed, (d, vocab)) * 0.02)
+
+    def __call__(self, tokens: Array, *, offset: Array | int = 0, tap: Tap = no_tap, entropy: bool = False) -> Array:
+        """`offset` is the position of the first token (cuDNN attention needs it to be 0, not an array);
+        `entropy` also taps each row's pattern entropy (nats)."""
+        x = self.W_E[...][tokens].astype(self.dtype)  # gather, then cast: a bf16 scatter-add in the backward is slow
+        if self.config.positions == "learned":
+            x = x + self.W_P[...][offset + jnp.arange(tokens.shape[1])].astype(self.dtype)[None]
+        for i in range(self.config.n_layer):
+            x = self.layers[str(i)](x, offset, functools.partial(tap, i), entropy)
+        x = norm(tap(self.config.n_layer, "resid_final", x), self.config.norm)
+        w_u = self.W_E[...].T if self.config.tied_embeddings else self.W_U[...]
+        return jnp.matmul(x, w_u.astype(x.dtype), preferred_element_type=jnp.float32)
+
+
+def parameters(model: Andrea) -> Params:
+    """The model's parameters as a plain nested dict of arrays (or of shapes, for an abstract model)."""
+    return nnx.to_pure_dict(nnx.state(model, nnx.Param))
+
+
+@functools.lru_cache
+def _skeleton(config: Model, dtype: jnp.dtype, backend: str) -> tuple:
+    def build() -> Andrea:
+        return Andrea(config, jax.random.key(0), dtype=dtype, backend=backend)
+
+    return nnx.split(nnx.eval_shape(build))
+
+
+def abstract(config: Model) -> Params:
+    """The parameter tree as `jax.ShapeDtypeStruct`s; nothing is allocated."""
+    return nnx.to_pure_dict(_skeleton(config, jnp.dtype(jnp.float32), "auto")[1])
+
+
+def bind(config: Model, params: Params, *, dtype: DTypeLike = jnp.float32, backend: str = "auto") -> Andrea:
+    """A model that holds `params`; cheap, and usable inside jit."""
+    graphdef, state = _skeleton(config, jnp.dtype(dtype), backend)
+    return nnx.merge(graphdef, nnx.map_state(lambda path, _: functools.reduce(dict.__getitem__, path, params), state))
+
+
+def initialise(config: Model, seed: int) -> Params:
+    """Fresh parameters, float32. Both projections draw the same numbers from the same seed."""
+    return parameters(Andrea(config, jax.random.key(seed)))

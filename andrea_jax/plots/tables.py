@@ -1,0 +1,79 @@
+"""Tables for the terminal (rich). Each function returns a `rich.table.Table`; the caller prints it."""
+
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from andrea_jax.plots import rows
+from andrea_jax.plots.words import PROBES
+from andrea_jax.runs import Run
+
+_STYLES = {"null": "dim", "undefined": "dim", "above": "bold", "below": "", "statistic": ""}
+
+
+def heads_table(best: pd.DataFrame) -> Table:
+    """One row a probe: the head chosen on one half of the sequences, its figures from the other half.
+
+    best: columns probe, layer, head, score, low, high, baseline, control, n.
+    """
+    table = _table("Heads", rows.BEST_CAPTION)
+    table.add_column("probe: a head that …")
+    for name in rows.BEST_HEADER[2:]:
+        table.add_column(name, justify="right", no_wrap=True)
+    for kind, (label, seeks, *cells) in rows.best_rows(best):
+        probe = Text.assemble(label, (f"\n  {seeks}", "not bold dim"))
+        table.add_row(probe, *(escape(cell) for cell in cells), style=_STYLES[kind])
+    return table
+
+
+def all_heads_table(table: pd.DataFrame) -> Table:
+    """All heads × all probes, scores only; the first row holds the baselines.
+
+    table: columns probe, layer, head, score, low, high, baseline, undefined.
+    """
+    made = _table("All heads", rows.ALL_CAPTION)
+    made.add_column("head", no_wrap=True)
+    for probe in rows.probes(table):
+        made.add_column(PROBES[probe].short, justify="right", no_wrap=True)
+    for i, (name, cells) in enumerate(rows.all_rows(table)):
+        made.add_row(name, *(Text(cell.text, _STYLES[cell.kind]) for cell in cells), end_section=i == 0)
+    return made
+
+
+def params_table(parts: Mapping[str, int]) -> Table:
+    """Parameters by part, with their share of the total."""
+    table, total = _table("Parameters"), sum(parts.values())
+    table.add_column("part")
+    for name in ("parameters", "share"):
+        table.add_column(name, justify="right")
+    for i, (name, n) in enumerate(parts.items()):
+        table.add_row(escape(name), f"{n:,}", f"{n / max(total, 1):.1%}", end_section=i == len(parts) - 1)
+    table.add_row("total", f"{total:,}", "100.0%", style="bold")
+    return table
+
+
+def runs_table(runs: Sequence[Run]) -> Table:
+    """One row a run: name, projection, shape, steps done and asked for, last held-out loss."""
+    table = _table("Runs")
+    for name in ("run", "projection", "layers × heads"):
+        table.add_column(name)
+    for name in ("steps", "held-out loss (nats/token)"):
+        table.add_column(name, justify="right")
+    for run in runs:
+        metrics, e = run.metrics(), run.experiment
+        losses = [f"{row['eval_loss']:.3f}" for row in metrics if "eval_loss" in row]
+        steps = f"{metrics[-1]['step'] if metrics else 0} of {e.train.steps}"
+        shape = f"{e.model.n_layer} × {e.model.n_head}"
+        table.add_row(escape(run.name), e.model.projection, shape, steps, losses[-1] if losses else "–")
+    return table
+
+
+def _table(title: str, caption: str | None = None) -> Table:
+    made = Table(title=title, caption=caption, box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    made.title_justify = made.caption_justify = "left"
+    made.title_style, made.caption_style, made.collapse_padding = "bold", "dim", True
+    return made

@@ -1,0 +1,131 @@
+"""Checkpoints of a run, through Orbax: `checkpoints/<step>/` holds params, opt_state and the step's unlogged losses.
+
+Orbax writes a step into a temporary folder and renames it when it is whole, so a half-written one is never seen.
+Kept are the last one, the one with the lowest held-out loss in metrics.jsonl, and, where
+train.log_spaced_checkpoints asks for them, steps 0, 1, 2, 4, 8, ...
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import jax
+import optax
+from orbax import checkpoint as ocp
+
+from andrea_jax import model
+from andrea_jax.errors import UserError
+from andrea_jax.model import Params
+from andrea_jax.runs import Run
+
+
+@dataclass(frozen=True)
+class State:
+    """Everything that the next step depends on, and what is still to be logged of the steps before it."""
+
+    step: int  # steps done
+    params: Params
+    opt_state: optax.OptState
+    unlogged: list[float]  # losses since the last line of metrics.jsonl, nats a token
+
+
+class Checkpoints:
+    """Writes the checkpoints of a run in the background; a context manager that ends when all are on disk."""
+
+    def __init__(self, run: Run):
+        self._run = run
+        self._manager = _manager(run)
+
+    def __enter__(self) -> "Checkpoints":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._manager.wait_until_finished()
+        if self._manager.all_steps():
+            self._prune()
+        self._manager.close()
+
+    def save(self, state: State) -> None:
+        """Starts writing `state`, after copying it off the device, so its arrays may be donated at once.
+
+        Does nothing where the step is already saved. Checkpoints no longer needed are removed, once all are whole.
+        """
+        if state.step in self._manager.all_steps():
+            return
+        if self._manager.all_steps():
+            self._manager.wait_until_finished()
+            self._prune()
+        items = ocp.args.Composite(
+            params=ocp.args.StandardSave(state.params),
+            opt_state=ocp.args.StandardSave(state.opt_state),
+            unlogged=ocp.args.JsonSave({"losses": state.unlogged}),
+        )
+        self._manager.save(state.step, args=items)
+
+    def last(self, optimizer: optax.GradientTransformation) -> State | None:
+        """The last state saved, None where there is none. `optimizer` is the one it was saved with."""
+        step = self._manager.latest_step()
+        if step is None:
+            return None
+        params = model.abstract(self._run.experiment.model)
+        items = ocp.args.Composite(
+            params=_restore(params),
+            opt_state=_restore(jax.eval_shape(optimizer.init, params)),
+            unlogged=ocp.args.JsonRestore(),
+        )
+        saved = self._manager.restore(step, args=items)
+        return State(step, saved["params"], saved["opt_state"], saved["unlogged"]["losses"])
+
+    def _prune(self) -> None:
+        steps = self._manager.all_steps()
+        kept = {max(steps), best_step(self._run, steps)}
+        if self._run.experiment.train.log_spaced_checkpoints:
+            kept |= {step for step in steps if is_log_spaced(step)}
+        for step in set(steps) - kept:
+            self._manager.delete(step)
+
+
+def is_log_spaced(step: int) -> bool:
+    """True for 0 and the powers of two."""
+    return step & (step - 1) == 0
+
+
+def best_step(run: Run, steps: Sequence[int]) -> int | None:
+    """The one of `steps` with the lowest eval_loss in metrics.jsonl, the earliest of equals; None if none has one."""
+    losses = {line["step"]: line["eval_loss"] for line in run.metrics() if "eval_loss" in line}
+    return min((step for step in sorted(steps) if step in losses), key=lambda step: losses[step], default=None)
+
+
+def steps(run: Run) -> list[int]:
+    """The steps whose checkpoints the run has, ascending."""
+    return sorted(int(folder.name) for folder in run.checkpoints.glob("*") if folder.name.isdigit())
+
+
+def restore(run: Run, step: int | Literal["last", "best"] = "last") -> tuple[Params, int]:
+    """(params, step) of a checkpoint, float32, on the default device; the optimizer need not be known.
+
+    "best" has the lowest held-out loss. Raises UserError where the run has no checkpoint, or not that one.
+    """
+    found = steps(run)
+    if not found:
+        raise UserError(f"{run.path}: has no checkpoint yet")
+    chosen = {"last": found[-1], "best": best_step(run, found)}[step] if isinstance(step, str) else step
+    if chosen not in found:
+        what = "no checkpoint was evaluated" if chosen is None else f"has no checkpoint of step {chosen}"
+        raise UserError(f"{run.path}: {what}; it has those of steps {', '.join(map(str, found))}")
+    manager = _manager(run)
+    items = ocp.args.Composite(params=_restore(model.abstract(run.experiment.model)))
+    saved = manager.restore(chosen, args=items)
+    manager.close()
+    return saved["params"], chosen
+
+
+def _manager(run: Run) -> ocp.CheckpointManager:
+    return ocp.CheckpointManager(run.checkpoints.resolve(), options=ocp.CheckpointManagerOptions(create=True))
+
+
+def _restore(tree: optax.Params | optax.OptState) -> ocp.args.StandardRestore:
+    """Asks for arrays of these shapes on the default device, whatever device they were saved from."""
+    here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    target = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), tree)
+    return ocp.args.StandardRestore(target)

@@ -1,0 +1,197 @@
+"""Training a run from its first or its last saved step to its end."""
+
+import contextlib
+import signal
+import threading
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from types import FrameType
+
+import jax
+import numpy as np
+from jax import Array
+
+from andrea_jax import data, model
+from andrea_jax.config import Experiment
+from andrea_jax.errors import UserError
+from andrea_jax.model import Params
+from andrea_jax.runs import Run
+from andrea_jax.training import optimizer
+from andrea_jax.training.checkpoints import Checkpoints, State, is_log_spaced, steps
+from andrea_jax.training.evaluation import evaluate, heldout_set
+from andrea_jax.training.progress import Display, display
+from andrea_jax.training.recorder import NotFinite, Recorder
+from andrea_jax.training.step import make_step
+
+BATCHES_AHEAD = 4
+
+
+class Interrupted(Exception):
+    """Ctrl-C or SIGTERM: `run` is saved at `step`, and `train` continues it. The command line exits with code 130."""
+
+    def __init__(self, run: Run, step: int):
+        self.run, self.step = run, step
+        total = run.experiment.train.steps
+        super().__init__(f"stopped after step {step} of {total}; `andrea train {run.path}` continues from there")
+
+
+def train(run: Run, dataset: data.Dataset, *, until: int | None = None, progress: bool = True) -> Params:
+    """Trains `run` up to step `until` (None: train.steps), from its last checkpoint where it has one.
+
+    Returns the parameters. Evaluates on held-out windows every train.eval_every steps and after the last one, saves a
+    checkpoint each time (and at steps 0, 1, 2, 4, ... where train.log_spaced_checkpoints), and at `until`. Stopping and
+    continuing gives the same numbers as not stopping, bit for bit on a CPU.
+
+    Raises Interrupted (with everything saved) on Ctrl-C or SIGTERM, and UserError where `dataset` is not the data the
+    run began with, or where the loss stops being finite.
+    """
+    experiment = run.experiment
+    last = min(experiment.train.steps, experiment.train.steps if until is None else until)
+    heldout = heldout_set(dataset, experiment.data.seq_len)  # fails here where there are none, not after a while
+    try:
+        with Checkpoints(run) as checkpoints:
+            state = _begin(run, dataset, checkpoints)
+            with contextlib.closing(display(progress, experiment.train.steps, state.step)) as view:
+                return _Training(run, dataset, heldout, checkpoints, view).run(state, last).params
+    except NotFinite as error:
+        saved = steps(run)
+        where = f"the last checkpoint is of step {saved[-1]}" if saved else "there is no checkpoint"
+        raise NotFinite(f"{run.path}: {error}; {where}, a lower optim.learning_rate may help") from None
+
+
+def _begin(run: Run, dataset: data.Dataset, checkpoints: Checkpoints) -> State:
+    """The state to go on from, after writing down what only training knows."""
+    experiment, written = run.experiment, run.provenance
+    if "data_hash" in written and written["data_hash"] != dataset.hash:
+        text = f"began on data with hash {written['data_hash']}, and this data has {dataset.hash}"
+        raise UserError(f"{run.path}: {text}; train a new run on it instead")
+    optimize = optimizer.make(experiment.optim, experiment.train.steps)
+    state = checkpoints.last(optimize)
+    if state is None:
+        params = model.initialise(experiment.model, experiment.train.seed)
+        state = State(0, params, optimize.init(params), [])
+    dataset.tokenizer.save(run.path / "tokenizer.json")
+    run.truncate_metrics(state.step)
+    device = jax.devices()[0]
+    run.record(
+        data_hash=dataset.hash,
+        data=dataset.summary,  # pyright: ignore[reportArgumentType]
+        device={"platform": device.platform, "kind": device.device_kind, "count": jax.device_count()},
+        n_params=sum(x.size for x in jax.tree.leaves(state.params)),
+        repeat_share=experiment.data.repeat_share,
+        finished=False,
+    )
+    return state
+
+
+class _Training:
+    """What stays the same from step to step."""
+
+    def __init__(self, run: Run, dataset: data.Dataset, heldout: np.ndarray, checkpoints: Checkpoints, view: Display):
+        self._run, self._dataset, self._heldout, self._checkpoints, self._view = (
+            run,
+            dataset,
+            heldout,
+            checkpoints,
+            view,
+        )
+        self._train = run.experiment.train
+
+    def run(self, state: State, last: int) -> State:
+        """Steps from `state` to `last`."""
+        step = make_step(self._run.experiment)
+        recorder = Recorder(self._run, self._view, state.unlogged)
+        if state.step == 0 and self._train.log_spaced_checkpoints:
+            self._checkpoints.save(state)
+        params, opt_state, done = state.params, state.opt_state, state.step
+        with _stop_signals() as stop, _batches(self._dataset, self._run.experiment, done, last) as batches:
+            for tokens in batches:
+                params, opt_state, metrics = step(params, opt_state, tokens)
+                done += 1
+                recorder.add(done, metrics)
+                if stop.is_set() or done == last or self._is_due(done):
+                    recorder.drain()
+                    if self._is_evaluated(done):
+                        self._evaluate(done, params, recorder)
+                    self._checkpoints.save(State(done, params, opt_state, list(recorder.unlogged)))
+                if stop.is_set():
+                    self._record_end(recorder, done)
+                    raise Interrupted(self._run, done)
+        self._record_end(recorder, done)
+        return State(done, params, opt_state, recorder.unlogged)
+
+    def _is_evaluated(self, step: int) -> bool:
+        return step % self._train.eval_every == 0 or step == self._train.steps
+
+    def _is_due(self, step: int) -> bool:
+        return self._is_evaluated(step) or (self._train.log_spaced_checkpoints and is_log_spaced(step))
+
+    def _evaluate(self, step: int, params: Params, recorder: Recorder) -> None:
+        found = evaluate(
+            self._run.experiment.model,
+            params,
+            self._heldout,
+            self._dataset.tokenizer,
+            compute=self._run.experiment.compute,
+            batch_size=min(self._train.batch_size, len(self._heldout)),
+        )
+        if not np.isfinite(found["loss"]):
+            raise NotFinite(f"step {step}: the held-out loss is {found['loss']}")
+        line = {"step": step, "head_grad_norm": recorder.head_grad_norm}
+        self._run.append_metrics(line | {f"eval_{name}": value for name, value in found.items()})
+        self._view.say(f"step {step}: held-out loss {found['loss']:.4f} nats/token")
+
+    def _record_end(self, recorder: Recorder, step: int) -> None:
+        """Into the provenance; tokens_per_s is that of the latest stretch of training."""
+        timed = {"tokens_per_s": recorder.tokens_per_s} if recorder.tokens_per_s else {}
+        self._run.record(finished=step == self._train.steps, **timed)
+
+
+@contextlib.contextmanager
+def _batches(dataset: data.Dataset, experiment: Experiment, first: int, last: int) -> Iterator[Iterator[Array]]:
+    """The batches of steps first, ..., last − 1, on the device, made `BATCHES_AHEAD` steps ahead in a thread."""
+
+    def make(step: int) -> Array:
+        return jax.device_put(data.batch(dataset, experiment, step).astype(np.int32))
+
+    def in_order() -> Iterator[Array]:
+        ahead = deque(pool.submit(make, step) for step in range(first, min(first + BATCHES_AHEAD, last)))
+        for step in range(first + BATCHES_AHEAD, last + BATCHES_AHEAD):
+            yield ahead.popleft().result()
+            if step < last:
+                ahead.append(pool.submit(make, step))
+
+    pool = ThreadPoolExecutor(1, thread_name_prefix="batches")
+    try:
+        yield in_order()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+@contextlib.contextmanager
+def _stop_signals() -> Iterator[threading.Event]:
+    """An event that the first SIGINT or SIGTERM sets; a second one acts at once, as if this were not here.
+
+    Signals reach only the main thread: in another, nothing is changed.
+    """
+    stop = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        stop.set()
+        restore()
+
+    for number in before:
+        signal.signal(number, ask)
+    try:
+        yield stop
+    finally:
+        restore()

@@ -1,0 +1,98 @@
+"""One training step: plain `jax.jit` over plain dicts of arrays, parameters and optimizer state donated."""
+
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+
+from andrea_jax import model
+from andrea_jax.config import Compute, Experiment, Model, Optim
+from andrea_jax.model import Params
+from andrea_jax.projections import split_heads
+from andrea_jax.training import optimizer
+
+Metrics = dict[str, Array]
+Step = Callable[[Params, optax.OptState, Array], tuple[Params, optax.OptState, Metrics]]
+
+
+def token_losses(logits: Array, targets: Array) -> Array:
+    """−log softmax(logits)[target], nats, float32 [batch, seq]; logits [batch, seq, vocab], targets int [batch, seq]."""
+    logits = logits.astype(jnp.float32)
+    chosen = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
+    return jax.nn.logsumexp(logits, axis=-1) - chosen
+
+
+def loss(logits: Array, targets: Array) -> Array:
+    """Mean cross-entropy in nats a token, float32: logits [batch, seq, vocab], targets int [batch, seq]."""
+    return token_losses(logits, targets).mean()
+
+
+def make_step(experiment: Experiment) -> Step:
+    """The compiled step of an experiment: (params, opt_state, tokens) -> (params, opt_state, metrics).
+
+    tokens int [batch, seq + 1], inputs and targets in one. `params` and `opt_state` are donated: the arrays passed in
+    cannot be used again. Metrics stay on the device, float32: `loss` (nats a token), `grad_norm` (global, before
+    clipping), `learning_rate`, `head_grad_norm` [n_layer, n_head].
+
+    Experiments that differ only in data or seed share one compiled step.
+    """
+    return _make_step(experiment.model, experiment.optim, experiment.train.steps, experiment.compute)
+
+
+@functools.lru_cache
+def _make_step(config: Model, optim: Optim, steps: int, compute: Compute) -> Step:
+    optimize = optimizer.make(optim, steps)
+    rate = optimizer.schedule(optim, steps)
+
+    def loss_of(params: Params, tokens: Array) -> Array:
+        andrea = model.bind(config, params, dtype=compute.dtype, backend=compute.backend)
+        return loss(andrea(tokens[:, :-1]), tokens[:, 1:])
+
+    @functools.partial(jax.jit, donate_argnums=(0, 1))
+    def step(params: Params, opt_state: optax.OptState, tokens: Array) -> tuple[Params, optax.OptState, Metrics]:
+        value, grads = jax.value_and_grad(loss_of)(params, tokens.astype(jnp.int32))
+        metrics = {
+            "loss": value,
+            "grad_norm": optax.tree.norm(grads),
+            "learning_rate": rate(steps_done(opt_state)),
+            "head_grad_norm": head_grad_norm(config, grads),
+        }
+        updates, opt_state = optimize.update(grads, opt_state, params)
+        return optax.apply_updates(params, updates), opt_state, metrics  # pyright: ignore[reportReturnType]
+
+    return step
+
+
+def steps_done(opt_state: optax.OptState) -> Array:
+    """How many steps the optimizer has taken, int32; its parts all count the same."""
+    return optax.tree_utils.tree_get_all_with_path(opt_state, "count")[0][1]
+
+
+def head_grad_norm(config: Model, grads: Params) -> Array:
+    """√(‖∂L/∂W_Q^h‖² + ‖∂L/∂W_K^h‖² + ‖∂L/∂W_V^h‖² + ‖∂L/∂W_O^h‖²) of each head h, float32 [n_layer, n_head].
+
+    L is the batch's mean loss. With fewer key-value heads than heads, W_K and W_V are those that head h reads, counted
+    in full for every head of the group. Biases are left out; W_O is, where it is the identity.
+    """
+    return jnp.stack([_layer_norms(config, grads["layers"][str(i)]) for i in range(config.n_layer)])
+
+
+def _layer_norms(config: Model, layer: Params) -> Array:
+    weights = layer["attention"]["projection"]
+    # Summed over d_model before the heads are split: fused matrices are read once, in the order they lie in memory.
+    squares = {
+        name: jnp.square(weights[name]).sum(-1 if name == "W_O" else -2, keepdims=True)
+        for name in weights
+        if name[0] == "W"
+    }
+    if config.projection == "fused":
+        squares = split_heads(squares, config.n_head, config.n_kv_head)
+    total = jnp.zeros(config.n_head)
+    for name in ("W_Q", "W_K", "W_V", "W_O"):
+        if name in squares:
+            of_head = squares[name].sum(axis=(1, 2))  # [n_head or n_kv_head]
+            total += jnp.repeat(of_head, config.n_head // len(of_head))
+    return jnp.sqrt(total)
