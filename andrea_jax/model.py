@@ -26,6 +26,7 @@ from andrea_jax.projections import PROJECTIONS, Projection
 
 Params = dict  # nested: {"layers": {"0": {"attention": {"W_QKV": Array, ...}, "mlp": ...}}, "W_E": ..., "W_U": ...}
 Tap = Callable[[int, str, Array], Array]  # (layer, point, value) -> the value to go on with
+LayerTap = Callable[[str, Array], Array]  # the same, inside one layer
 
 
 def no_tap(layer: int, point: str, value: Array) -> Array:

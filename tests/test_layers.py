@@ -15,8 +15,10 @@ LAYERS = (
     {"attention", "data"},
     {"projections"},
     {"model"},
-    {"trace", "generate", "training"},
-    {"heads", "interop", "plots"},
+    {"conversion", "counting", "generate", "trace", "training"},
+    {"heads", "plots"},
+    {"comparison", "loaded"},
+    {"reporting"},
     {"cli", "__main__"},
 )
 LAYER_OF = {part: layer for layer, parts in enumerate(LAYERS) for part in parts}

@@ -92,9 +92,12 @@ def test_a_heads_query_is_x_times_its_own_matrix_in_numpy():
         getattr(projection, name)[...] = value
     q, k, _ = projection.project(jnp.asarray(x))
     for head in range(5):
-        expected = x.astype(np.float64) @ np.asarray(weights["W_Q"][head], np.float64) + weights["b_Q"][head]
+        expected = x.astype(np.float64) @ np.asarray(weights["W_Q"][head], np.float64) + np.asarray(
+            weights["b_Q"][head]
+        )
         np.testing.assert_allclose(q[:, :, head], expected, atol=1e-5)
-    np.testing.assert_allclose(k[:, :, 0], x @ np.asarray(weights["W_K"][0]) + weights["b_K"][0], atol=1e-5)
+    expected = x.astype(np.float64) @ np.asarray(weights["W_K"][0], np.float64) + np.asarray(weights["b_K"][0])
+    np.testing.assert_allclose(k[:, :, 0], expected, atol=1e-5)
 
 
 def test_the_layers_output_is_the_sum_of_the_heads_outputs():

@@ -80,7 +80,15 @@ def _stdlib() -> Source:
     return Source("stdlib", version, "PSF-2.0", "", "", "", _read_stdlib, root)
 
 
-_NOT_STDLIB = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test", "pydoc_data"}  # the last: one 0.8 MB manual inside a string
+_NOT_STDLIB = {
+    "site-packages",
+    "dist-packages",
+    "__pycache__",
+    "test",
+    "tests",
+    "idle_test",
+    "pydoc_data",
+}  # the last: one 0.8 MB manual inside a string
 
 
 def _read_stdlib(root: Path) -> Iterator[Document]:

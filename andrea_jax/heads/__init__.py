@@ -2,13 +2,14 @@
 
 from andrea_jax.heads.planted import planted
 from andrea_jax.heads.profile import BEHAVIOURS, Profile, profile, specialization
-from andrea_jax.heads.scores import Measured, Sums, measure
+from andrea_jax.heads.scores import Measured, Progress, Sums, measure
 from andrea_jax.heads.targets import Targets
 
 __all__ = [
     "BEHAVIOURS",
     "Measured",
     "Profile",
+    "Progress",
     "Sums",
     "Targets",
     "measure",

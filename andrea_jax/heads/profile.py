@@ -90,11 +90,9 @@ def profile(
     """
     if seq_len > model.seq_len:
         raise UserError(f"seq_len = {seq_len} is above model.seq_len = {model.seq_len}")
-    n = probe.n_sequences
-    text = streams.text(dataset, seq_len, n, seed)
-    random = streams.random_tokens(dataset, seq_len, n, seed)
-    repeats = streams.repeats(dataset, probe.periods, seq_len, n, seed)
-    bracket = brackets.stream(dataset, seq_len, n, seed)
+    asked = (seq_len, probe.n_sequences, seed)
+    text, random = streams.text(dataset, *asked), streams.random_tokens(dataset, *asked)
+    repeats, bracket = streams.repeats(dataset, probe.periods, *asked), brackets.stream(dataset, *asked)
     done, total = 0, sum(len(stream.tokens) for stream in (text, random, repeats, bracket))
 
     def run(stream: Stream, entropy: bool = False, listed: Targets | None = None) -> Measured:
@@ -106,30 +104,28 @@ def profile(
 
     on_text, on_random, on_repeats = run(text, entropy=True), run(random), run(repeats)
     on_brackets = run(bracket, listed=brackets.openers(bracket.windows))
-    results = {name: Result(on_text.probes[name]) for name in BEHAVIOURS[:4]}
-    results["previous_token"] = Result(on_text.probes["previous_token"], (on_random.probes["previous_token"],))
-    results |= {name: _induction(name, repeats, on_repeats) for name in ("induction", "induction_all")}
-    for name in brackets.ASKED:
-        results[name] = Result(on_brackets.probes[name], reason=bracket.windows.reason or tables.NO_TARGET)
-    results["entropy"] = _entropy(on_text, seq_len)
+    results = _results(seq_len, repeats, bracket.windows.reason, (on_text, on_random, on_repeats, on_brackets))
     by_offset = {d: on_text.probes[offset_name(d)] for d in streams.offsets(seq_len)}
-    offset_rows, best_offset = tables.best_offsets(by_offset)
-    return Profile(
-        table=pd.concat([*(tables.rows(name, x) for name, x in results.items()), offset_rows], ignore_index=True),
-        best=pd.concat([*(tables.best(name, x) for name, x in results.items()), best_offset], ignore_index=True),
-        periods=_by_period(results, repeats.period),
-        offsets=tables.offset_curves(by_offset),
-        brackets=brackets.table(bracket.windows, on_brackets),
-    )
+    table, best = tables.assemble(results, by_offset)
+    by_rule = brackets.table(bracket.windows, on_brackets)
+    return Profile(table, best, _by_period(results, repeats.period), tables.offset_curves(by_offset), by_rule)
 
 
 def _tell(progress: Progress, before: int, total: int, done: int, _in_stream: int) -> None:
     progress(before + done, total)
 
 
-def _induction(name: str, repeats: Repeats, measured: Measured) -> Result:
+def _results(seq_len: int, repeats: Repeats, reason: str, measured: tuple[Measured, ...]) -> dict[str, Result]:
+    """Every probe's sums and controls, in the order of the tables; `measured` in the order of the streams."""
+    text, random, repeated, bracket = measured
     periods = np.unique(repeats.period).tolist()
-    return Result(measured.probes[name], tuple(measured.probes[control_name(name, period)] for period in periods))
+    results = {name: Result(text.probes[name]) for name in BEHAVIOURS[:4]}
+    results["previous_token"] = Result(text.probes["previous_token"], (random.probes["previous_token"],))
+    for name in ("induction", "induction_all"):
+        controls = tuple(repeated.probes[control_name(name, period)] for period in periods)
+        results[name] = Result(repeated.probes[name], controls)
+    results |= {name: Result(bracket.probes[name], reason=reason or tables.NO_TARGET) for name in brackets.ASKED}
+    return results | {"entropy": _entropy(text, seq_len)}
 
 
 def _by_period(results: dict[str, Result], period: np.ndarray) -> pd.DataFrame:

@@ -81,14 +81,12 @@ def measure(
     16,384 tokens); compiled once for all batches. Raises ValueError where a sequence does not start with BOS or
     crosses documents, or a target is outside the sequence or in the future.
     """
-    check_single_documents(tokens)
+    listed = listed or NO_TARGETS
+    _check(tokens, {**targets, "listed": listed})
     n, length = tokens.shape
-    for name, t in {**targets, "listed": listed or NO_TARGETS}.items():
-        if not ((t.key >= 0) & (t.key <= t.query) & (t.query < length) & (t.sequence < n)).all():
-            raise ValueError(f"probe {name}: a target is outside its sequence or in its query's future")
     if n == 0:
         return _nothing(config, targets, entropy)
-    pairs, single = _Pairs.of(list(targets.values()), n), _Pairs.of([listed or NO_TARGETS], n)
+    pairs, single = _Pairs.of(list(targets.values()), n), _Pairs.of([listed], n)
     counted = np.stack([t.counted(n, length) for t in targets.values()], axis=1)
     size, batches = min(n, batch_size or max(1, TOKENS_A_BATCH // length)), []
     for start in range(0, n, size):
@@ -99,11 +97,18 @@ def measure(
         if progress:
             progress(min(start + size, n), n)
     sums = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
-    probes = {}
-    for i, (name, t) in enumerate(targets.items()):
-        uniform = np.bincount(t.sequence, 1 / (t.query + 1.0), n)
-        probes[name] = Sums(sums["mass"][:, i], sums["off_bos"][:, i], uniform, counted[:, i].sum(axis=-1))
+    uniform = [np.bincount(t.sequence, 1 / (t.query + 1.0), n) for t in targets.values()]
+    columns = (sums["mass"].swapaxes(0, 1), sums["off_bos"].swapaxes(0, 1), uniform, counted.sum(axis=-1).T)
+    probes = {name: Sums(*column) for name, column in zip(targets, zip(*columns, strict=True), strict=True)}
     return Measured(probes, sums["entropy"] if entropy else None, sums["listed"][single.sequence, single.place])
+
+
+def _check(tokens: np.ndarray, targets: Mapping[str, Targets]) -> None:
+    check_single_documents(tokens)
+    n, length = tokens.shape
+    for name, t in targets.items():
+        if not ((t.key >= 0) & (t.key <= t.query) & (t.query < length) & (t.sequence < n)).all():
+            raise ValueError(f"probe {name}: a target is outside its sequence or in its query's future")
 
 
 def _nothing(config: Model, targets: Mapping[str, Targets], entropy: bool) -> Measured:

@@ -28,6 +28,13 @@ class Result:
         return Result(self.sums.on(sequences), controls, self.reason, self.sign)
 
 
+def assemble(results: dict[str, Result], by_offset: dict[int, Sums]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """(`Profile.table`, `Profile.best`): every probe, then the head's best offset."""
+    offset_rows, best_offset = best_offsets(by_offset)
+    table = pd.concat([*(rows(*result) for result in results.items()), offset_rows], ignore_index=True)
+    return table, pd.concat([*(best(*result) for result in results.items()), best_offset], ignore_index=True)
+
+
 def rows(probe: str, result: Result, offset: int | None = None) -> pd.DataFrame:
     """The rows of `Profile.table` for one probe, layer by layer."""
     shape = result.sums.mass.shape[1:]

@@ -186,7 +186,11 @@ def repetition(e: Experiment) -> str:
     """What share of the training windows repeats, and how: the data's own push towards induction."""
     if not e.data.repeat_share:
         return "No training window was made to repeat itself: repetition is only what the text has of its own"
-    what = {"text": "real text", "random": "uniform random tokens"}[e.data.repeat_kind]
+    what = {
+        "text": "real text",
+        "random": "uniform random tokens",
+        "mixed": "a third real text, a third random tokens as frequent as in the text, a third uniform random tokens",
+    }[e.data.repeat_kind]
     low, high = e.data.repeat_periods
     return (
         f"{e.data.repeat_share:.0%} of the training windows repeat their first part ({what}, periods of {low} to "

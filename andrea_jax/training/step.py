@@ -19,7 +19,7 @@ Step = Callable[[Params, optax.OptState, Array], tuple[Params, optax.OptState, M
 
 
 def token_losses(logits: Array, targets: Array) -> Array:
-    """−log softmax(logits)[target], nats, float32 [batch, seq]; logits [batch, seq, vocab], targets int [batch, seq]."""
+    """−log softmax(logits)[target], nats: logits [batch, seq, vocab], targets int [batch, seq] -> [batch, seq]."""
     logits = logits.astype(jnp.float32)
     chosen = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
     return jax.nn.logsumexp(logits, axis=-1) - chosen

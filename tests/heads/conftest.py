@@ -1,4 +1,4 @@
-"""A data set by hand: two modules of the standard library as bytes, one for training and one held out."""
+"""A data set by hand: two modules of the standard library, a token a byte, few enough ids for a small model."""
 
 import heapq
 import inspect
@@ -7,23 +7,25 @@ import textwrap
 import numpy as np
 import pytest
 
-from andrea_jax.data import Dataset, Documents
-from andrea_jax.data.tokenizer import byte_tokenizer
+from andrea_jax.data import Dataset, Documents, Tokenizer
+
+TRAIN, HELDOUT = (inspect.getsource(module).encode() for module in (heapq, textwrap))
+ALPHABET = sorted({*TRAIN, *HELDOUT})
+VOCAB_SIZE = 1 + len(ALPHABET)
+
+
+@pytest.fixture(scope="session")
+def vocab_size() -> int:
+    return VOCAB_SIZE
 
 
 @pytest.fixture(scope="session")
 def dataset_named():
     """name of the held-out document -> Dataset."""
+    tokenizer = Tokenizer("characters", (b"", *(bytes([byte]) for byte in ALPHABET)))
 
-    def make(name: str) -> Dataset:
-        tokenizer = byte_tokenizer()
+    def pack(text: bytes, name: str) -> Documents:
+        ids = np.array([0, *(1 + ALPHABET.index(byte) for byte in text)], np.uint16)
+        return Documents(ids, np.zeros(1, np.int64), (name,), tokenizer)
 
-        def pack(text: str, name: str) -> Documents:
-            return Documents(
-                np.array([0, *tokenizer.encode(text)], np.uint16), np.zeros(1, np.int64), (name,), tokenizer
-            )
-
-        train, heldout = pack(inspect.getsource(heapq), "heapq.py"), pack(inspect.getsource(textwrap), name)
-        return Dataset(train, heldout, tokenizer, "by hand", {})
-
-    return make
+    return lambda name: Dataset(pack(TRAIN, "heapq.py"), pack(HELDOUT, name), tokenizer, "by hand", {})

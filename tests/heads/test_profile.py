@@ -22,9 +22,9 @@ def progress() -> list[tuple[int, int]]:
 
 
 @pytest.fixture(scope="module")
-def profile(dataset_named, progress) -> Profile:
-    config, params = heads.planted(257, T, OFFSET)
-    probe = Probe(n_sequences=14, periods=PERIODS)
+def profile(dataset_named, vocab_size: int, progress) -> Profile:
+    config, params = heads.planted(vocab_size, T, OFFSET)
+    probe = Probe(n_sequences=10, periods=PERIODS)
     data = dataset_named("textwrap.py")
     return heads.profile(config, params, data, probe, seq_len=T, progress=lambda *done: progress.append(done))
 
@@ -39,7 +39,7 @@ def test_the_previous_token_head_is_found_on_text_and_on_random_tokens(profile: 
     best = profile.best.set_index("probe").loc["previous_token"]
     assert (best["layer"], best["head"]) == (0, 0)
     assert best["score"] == pytest.approx(1, abs=1e-5) and best["control"] == pytest.approx(1, abs=1e-5)
-    assert best["n"] == 7 * (T - 1)
+    assert best["n"] == 5 * (T - 1)
 
 
 def test_the_induction_head_passes_at_every_period_and_fails_at_wrong_offsets(profile: Profile):
@@ -111,10 +111,10 @@ def test_a_profile_survives_its_files(profile: Profile, tmp_path: Path):
         Profile.load(tmp_path / "heads", 8)
 
 
-def test_without_python_text_brackets_are_undefined_and_say_why(dataset_named):
-    config, params = heads.planted(257, T, OFFSET)
+def test_without_python_text_brackets_are_undefined_and_say_why(dataset_named, vocab_size: int):
+    config, params = heads.planted(vocab_size, T, OFFSET)
     found = heads.profile(
-        config, params, dataset_named("textwrap.txt"), Probe(n_sequences=14, periods=PERIODS), seq_len=T
+        config, params, dataset_named("textwrap.txt"), Probe(n_sequences=10, periods=PERIODS), seq_len=T
     )
     rows = found.table[found.table["probe"].isin(["bracket", "bracket_at_closer"])]
     assert len(rows) == 8 and rows["undefined"].all() and rows["score"].isna().all() and (rows["n"] == 0).all()
@@ -124,10 +124,10 @@ def test_without_python_text_brackets_are_undefined_and_say_why(dataset_named):
     assert not found.table[~found.table["probe"].isin(["bracket", "bracket_at_closer"])]["undefined"].any()
 
 
-def test_a_head_that_attends_to_the_preceding_token_is_not_induction(dataset_named):
+def test_a_head_that_attends_to_the_preceding_token_is_not_induction(dataset_named, vocab_size: int):
     period = 11
     stream = streams.repeats(dataset_named("x.py"), (period, 7), T, 4, 0)
-    config, params = heads.planted(257, T, period + 1)  # on k − 1, k the earlier copy
+    config, params = heads.planted(vocab_size, T, period + 1)  # on k − 1, k the earlier copy
     mine = stream.period == period
     tokens = stream.tokens[mine]
     found = heads.measure(config, params, tokens, {"i": targets.induction(tokens)}).probes["i"]

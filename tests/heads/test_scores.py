@@ -14,7 +14,7 @@ from andrea_jax.heads.targets import Targets
 from andrea_jax.projections import fuse_heads, split_heads
 from andrea_jax.trace import trace
 
-CONFIG = Model(vocab_size=13, seq_len=31, d_model=48, n_layer=2, n_head=6, projection="per_head")
+CONFIG = Model(vocab_size=13, seq_len=31, d_model=48, n_layer=2, n_head=6, n_kv_head=2, projection="per_head")
 N = 5
 
 
@@ -86,9 +86,9 @@ def fused_of(config: Model, params: dict) -> tuple[Model, dict]:
     return dataclasses.replace(config, projection="fused"), params
 
 
-@pytest.mark.parametrize(("projection", "n_kv_head"), [("per_head", 6), ("per_head", 2), ("fused", 2)])
-def test_scores_equal_those_of_whole_patterns_in_fp64(projection: str, n_kv_head: int):
-    config, tokens = dataclasses.replace(CONFIG, n_kv_head=n_kv_head), draw_tokens()
+@pytest.mark.parametrize("projection", ["per_head", "fused"])
+def test_scores_equal_those_of_whole_patterns_in_fp64(projection: str):
+    config, tokens = CONFIG, draw_tokens()
     params, asked = draw_params(config), probes(tokens)
     a = patterns(config, params, tokens)
     assert a.max(-1)[..., 5:].std() > 0.1, "the patterns must differ"
@@ -108,7 +108,7 @@ def test_scores_equal_those_of_whole_patterns_in_fp64(projection: str, n_kv_head
 
 
 def test_converting_the_weights_leaves_every_score():
-    config, tokens = dataclasses.replace(CONFIG, n_kv_head=2), draw_tokens()
+    config, tokens = CONFIG, draw_tokens()
     params = draw_params(config)
     fused_config, fused = fused_of(config, params)
     back = jax.tree.map(lambda x: x, fused)
@@ -123,10 +123,9 @@ def test_converting_the_weights_leaves_every_score():
         np.testing.assert_array_equal(found.mass, third[name].mass)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("projection", ["per_head", "fused"])
+@pytest.mark.parametrize(("projection", "dtype"), [("per_head", "float32"), ("fused", "bfloat16")])
 def test_measuring_leaves_the_logits_bit_identical(projection: str, dtype: str):
-    config = dataclasses.replace(CONFIG, projection=projection, n_kv_head=2, n_layer=1, positions="rotary")
+    config = dataclasses.replace(CONFIG, projection=projection, n_layer=1, positions="rotary")
     params, tokens = draw_params(config), draw_tokens().astype(np.int32)
     plain = jax.jit(lambda p, t: andrea.bind(config, p, dtype=dtype)(t))(params, tokens)
     pairs = scores._Pairs.of(list(probes(tokens).values()), N).padded
@@ -137,26 +136,18 @@ def test_measuring_leaves_the_logits_bit_identical(projection: str, dtype: str):
     assert {x.dtype for x in measured.values()} == {jnp.dtype("float32")}
 
 
-def test_all_batches_share_one_trace(monkeypatch: pytest.MonkeyPatch):
-    traced = []
-    real = scores.bind
+def test_batches_share_one_trace_their_size_does_not_matter_and_nothing_passed_in_changes(monkeypatch):
+    traced, real = [], scores.bind
     monkeypatch.setattr(scores, "bind", lambda *a, **k: traced.append(1) or real(*a, **k))
-    config = dataclasses.replace(CONFIG, n_head=3, n_layer=1)  # not compiled by another test
-    params, tokens = draw_params(config), draw_tokens(n=7)
-    one = scores.measure(config, params, tokens, probes(tokens), batch_size=3).probes["duplicate_token"]
-    again = scores.measure(config, params, tokens, probes(tokens), batch_size=3).probes["duplicate_token"]
-    assert len(traced) == 1
-    np.testing.assert_array_equal(one.mass, again.mass)
-
-
-def test_the_batch_size_does_not_matter_and_nothing_passed_in_changes():
-    config = dataclasses.replace(CONFIG, n_layer=1)
+    config = dataclasses.replace(CONFIG, n_head=3, n_kv_head=None, n_layer=1)  # not compiled by another test
     params, tokens = draw_params(config), draw_tokens(n=7)
     before, tokens_before = jax.tree.map(np.array, params), tokens.copy()
-    whole, parts = (scores.measure(config, params, tokens, probes(tokens), batch_size=size) for size in (None, 3))
+    parts, again, whole = (scores.measure(config, params, tokens, probes(tokens), batch_size=n) for n in (3, 3, None))
+    assert len(traced) == 2  # one of three sequences, twice used, one of seven
     for name in whole.probes:
+        np.testing.assert_array_equal(parts.probes[name].mass, again.probes[name].mass)
         np.testing.assert_allclose(whole.probes[name].mass, parts.probes[name].mass, atol=1e-5)
-        assert whole.probes[name].mass.shape == parts.probes[name].mass.shape == (7, 1, 6)
+        assert whole.probes[name].mass.shape == parts.probes[name].mass.shape == (7, 1, 3)
     jax.tree.map(np.testing.assert_array_equal, before, params)
     np.testing.assert_array_equal(tokens, tokens_before)
 

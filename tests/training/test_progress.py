@@ -34,7 +34,8 @@ def test_outside_a_terminal_a_line_comes_every_five_seconds_and_at_the_end(
         clock.now += 0.5
         lines.step(step, 3.14159, 1234.5)
     said = capsys.readouterr().err.splitlines()
-    assert said == [f"step {n}/40  loss 3.142  1,234 tokens/s  {left} s left" for n, left in ((10, 15), (20, 10), (30, 5), (40, 0))]  # fmt: skip
+    expected = ((10, 15), (20, 10), (30, 5), (40, 0))
+    assert said == [f"step {n}/40  loss 3.142  1,234 tokens/s  {left} s left" for n, left in expected]
 
 
 def test_time_left_counts_only_the_steps_done_here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
@@ -100,13 +101,23 @@ def test_a_line_holds_the_mean_loss_since_the_last_one_also_across_a_resume(make
 
 def test_compiling_and_evaluating_do_not_count_as_training_time(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch):
     clock, run = Clock(monkeypatch), make_run("a")
+
+    class Slow(OnDevice):
+        def __float__(self) -> float:
+            clock.now += 0.5  # the device takes this long for a step
+            return self.value
+
     written = Recorder(run, Silent(), [])
+    assert written.tokens_per_s == 0.0
+    clock.now += 1000.0  # compiling
     for step in range(1, 21):
-        written.add(step, metrics(1.0))
-        written.drain() if step == 5 else None
-        clock.now += 1000.0 if step in (1, 2, 5) else 0.5  # compiling shows before step 1 finishes, LAG steps later
+        written.add(step, metrics(1.0) | {"loss": Slow(1.0)})
+        if step == 12:
+            written.drain()
+            clock.now += 1000.0  # evaluating
     written.drain()
-    assert written.tokens_per_s == pytest.approx(5 * 13 / 0.5, rel=0.5)
+    assert written.tokens_per_s == pytest.approx(5 * 13 / 0.5)
+    assert [line["tokens_per_s"] for line in run.metrics()] == pytest.approx([5 * 13 / 0.5] * 2)
 
 
 @pytest.mark.parametrize(("loss", "grad_norm"), [(float("nan"), 1.0), (2.0, float("inf"))])

@@ -1,0 +1,52 @@
+# make heads   set up, train the quickstart model on real text, show its heads, write the report
+# make test    the whole test suite
+# make check   format, lint and types
+
+VENV ?= .venv
+BIN := $(VENV)/bin
+RUNS ?= runs
+CONFIG ?= configs/quickstart.toml
+RUN_OVERRIDES ?=
+
+.PHONY: heads test test-fast check format clean
+
+heads: $(VENV)/installed
+	@run=$$($(BIN)/andrea train $(CONFIG) $(RUN_OVERRIDES) --runs $(RUNS) --json | $(BIN)/python -c 'import json, sys; print(json.load(sys.stdin)["run"])') \
+	&& $(BIN)/andrea heads $$run --all && printf 'report: ' && $(BIN)/andrea report $$run
+
+test: $(VENV)/installed
+	$(BIN)/python -m pytest -n 2 -m "not slow"
+	$(BIN)/python -m pytest -n 2 -m slow
+
+test-fast: $(VENV)/installed
+	$(BIN)/python -m pytest -n 2 -m "not slow"
+
+check: $(VENV)/installed
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+format: $(VENV)/installed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+# The environment: made with the first Python >= 3.12 found. Set PYTHON to choose another one.
+$(VENV)/installed: requirements.txt pyproject.toml
+	@python=""; \
+	for candidate in $(PYTHON) python3.12 python3.13 python3.14 python3 python $$HOME/.pyenv/versions/3.1[2-9]*/bin/python3; do \
+	    if "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 12))' 2>/dev/null; then python="$$candidate"; break; fi; \
+	done; \
+	if [ -z "$$python" ]; then \
+	    echo "error: no Python 3.12 or newer was found (jax needs it). Install one, or name it: make PYTHON=/path/to/python3.12" >&2; exit 2; \
+	fi; \
+	if ! "$$python" -c 'import venv, ensurepip' 2>/dev/null; then \
+	    echo "error: $$python has no venv module; on Debian and Ubuntu: apt install python3-venv" >&2; exit 2; \
+	fi; \
+	echo "setting up $(VENV) with $$("$$python" --version), about a minute"; \
+	"$$python" -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@touch $@
+
+clean:
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis

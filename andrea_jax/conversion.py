@@ -1,0 +1,30 @@
+"""The same model with its projections stored the other way."""
+
+import dataclasses
+from typing import Literal
+
+from andrea_jax.config import Model
+from andrea_jax.model import Params
+from andrea_jax.projections import fuse_heads, split_heads
+
+type ProjectionName = Literal["per_head", "fused"]
+type Form = Literal["einsum", "loop", "one", "three"]
+
+
+def convert(
+    config: Model, params: Params, projection: ProjectionName, form: Form | None = None
+) -> tuple[Model, Params]:
+    """(config, params) with every layer's attention weights in another projection: copied, never computed.
+
+    Works on anything shaped like the parameters, so gradients convert as well. Converting back gives the same bits.
+    """
+    target = dataclasses.replace(config, projection=projection, projection_form=form)
+    layers = {}
+    for name, layer in params["layers"].items():
+        weights = layer["attention"]["projection"]
+        if config.projection == "fused":
+            weights = split_heads(weights, config.n_head, config.n_kv_head)
+        if projection == "fused":
+            weights = fuse_heads(weights, target.form)
+        layers[name] = {**layer, "attention": {"projection": weights}}
+    return target, {**params, "layers": layers}

@@ -1,0 +1,32 @@
+"""How many parameters a model has, by part."""
+
+import math
+
+import jax
+
+from andrea_jax.config import Model
+from andrea_jax.model import abstract
+
+PARTS = {"W_E": "embeddings", "W_P": "embeddings", "W_U": "unembedding", "W_in": "MLP", "W_out": "MLP"}
+
+
+def parameters_by_part(config: Model) -> dict[str, int]:
+    """Parameters of each part, in the order embeddings, W_Q, W_K, W_V, W_O, MLP, unembedding, biases.
+
+    Counted from the model's own parameter tree, of which only the shapes are made. A fused W_QKV is counted by its
+    columns q | k | v. Parts that the config does not have count 0, biases are left out where there are none.
+    """
+    counts = dict.fromkeys(("embeddings", "W_Q", "W_K", "W_V", "W_O", "MLP", "unembedding", "biases"), 0)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(abstract(config)):
+        name = path[-1].key
+        if name.startswith("b_"):
+            counts["biases"] += math.prod(leaf.shape)
+        elif name == "W_QKV":
+            columns = {"W_Q": config.n_head, "W_K": config.kv_heads, "W_V": config.kv_heads}
+            for part, n in columns.items():
+                counts[part] += leaf.shape[0] * n * config.head_dim
+        else:
+            counts[PARTS.get(name, name)] += math.prod(leaf.shape)
+    if not counts["biases"]:
+        del counts["biases"]
+    return counts

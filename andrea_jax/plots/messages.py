@@ -1,0 +1,39 @@
+"""What the command line shows: tables on stdout, progress and the package's log on stderr."""
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+
+def show(*tables: Table) -> None:
+    """Prints tables; where stdout is no terminal, wide enough for whole rows."""
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=120)
+    for table in tables:
+        console.print(table)
+
+
+def show_log() -> None:
+    """Shows what was chosen automatically (the "andrea_jax" logger at INFO) on stderr."""
+    logger = logging.getLogger("andrea_jax")
+    if not logger.handlers:
+        logger.addHandler(logging.StreamHandler())
+        logger.setLevel(logging.INFO)
+        logger.propagate = False  # libraries put a handler of their own on the root logger
+
+
+@contextlib.contextmanager
+def progress(what: str, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
+    """A bar on stderr, gone when done; yields a function to be told (done, total)."""
+    with Progress(console=Console(stderr=True), transient=True, disable=quiet) as bar:
+        task = bar.add_task(what, total=None)
+
+        def tell(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total)
+
+        yield tell
