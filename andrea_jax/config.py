@@ -137,16 +137,19 @@ def problems(experiment: Experiment) -> list[Problem]:
 
 
 def _not_positive(e: Experiment) -> list[Problem]:
-    values = {
-        "model.vocab_size": e.model.vocab_size, "model.seq_len": e.model.seq_len, "model.d_model": e.model.d_model,
-        "model.n_layer": e.model.n_layer, "model.n_head": e.model.n_head, "model.n_kv_head": e.model.kv_heads if e.model.n_kv_head is not None else 1,
-        "model.rotary_base": e.model.rotary_base, "data.seq_len": e.data.seq_len,
-        "optim.learning_rate": e.optim.learning_rate, "train.steps": e.train.steps,
+    m, values = e.model, {
+        "data.seq_len": e.data.seq_len, "optim.learning_rate": e.optim.learning_rate, "train.steps": e.train.steps,
         "train.batch_size": e.train.batch_size, "train.eval_every": e.train.eval_every,
     }  # fmt: skip
-    found = [Problem(key, f"must be above 0, not {value}") for key, value in values.items() if value <= 0]
-    if e.model.d_mlp is not None and e.model.d_mlp < 0:
-        found.append(Problem("model.d_mlp", f"must be 0 (attention only) or more, not {e.model.d_mlp}"))
+    for name in ("vocab_size", "seq_len", "d_model", "n_layer", "n_head", "n_kv_head", "rotary_base"):
+        values[f"model.{name}"] = getattr(m, name)
+    found = [
+        Problem(key, f"must be above 0, not {value}")
+        for key, value in values.items()
+        if value is not None and value <= 0
+    ]
+    if m.d_mlp is not None and m.d_mlp < 0:
+        found.append(Problem("model.d_mlp", f"must be 0 (attention only) or more, not {m.d_mlp}"))
     if not 0 <= e.train.seed < 2**32:
         found.append(Problem("train.seed", f"must be from 0 to 2**32 - 1, not {e.train.seed}"))
     return found

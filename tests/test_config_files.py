@@ -135,7 +135,8 @@ def test_everything_wrong_is_said_at_once_and_by_whom(tmp_path: Path):
         "base.toml: data.corpus = 3: must be a string of printable characters",
         'top.toml: model.norm = "rns": must be one of "rms", "layer" (did you mean "rms"?)',
         'command line: model.biases = "maybe": must be true or false',
-        "command line: train.seed = -1: must be 0 or more, not -1",
+        "command line: train.seed = -1: must be from 0 to 2**32 - 1, not -1",
+        "base.toml: model.n_head = 7: must divide d_model = 96, and 7 does not",
         "base.toml: optim.b1 = 1.5: must be from 0 to 1, not 1.5",
     ]
 

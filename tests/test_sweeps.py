@@ -71,7 +71,7 @@ def test_load_refuses_a_sweep_and_names_what_to_use(tmp_path: Path):
         ),
         ('"train.seed" = [1, "2"]', 'sweep."train.seed" = [1, "2"]: each value must be an integer, and "2" is not'),
         ('"optim.b1" = [1, 1.0]', 'sweep."optim.b1" = [1, 1.0]: has 1.0 twice'),
-        ('"train.seed" = [0, -1]', "train.seed = -1: must be 0 or more, not -1"),
+        ('"train.seed" = [0, -1]', "train.seed = -1: must be from 0 to 2**32 - 1, not -1"),
     ],
 )
 def test_a_wrong_sweep_is_refused(tmp_path: Path, sweep: str, line: str):
