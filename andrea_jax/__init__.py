@@ -1,16 +1,23 @@
 """andrea_jax: what attention heads become, and how they should be computed.
 
     run = andrea_jax.load_run("runs/quickstart-1a2b3c4d")
+    andrea_jax.compare(run.at(0), run)
 
-Importing the package loads neither JAX nor anything else; `load_run` does.
+Importing the package loads neither JAX nor anything else; what it offers does, when asked for.
 """
+
+import importlib
 
 __version__ = "0.1.0"
 
+_OFFERED = {"LoadedRun": "loaded", "load_run": "loaded", "train_run": "loaded", "compare": "side_by_side"}
+
 
 def __getattr__(name: str) -> object:
-    if name in ("LoadedRun", "load_run"):
-        from andrea_jax import loaded
-
-        return getattr(loaded, name)
+    if name in _OFFERED:
+        return getattr(importlib.import_module(f"andrea_jax.{_OFFERED[name]}"), name)
     raise AttributeError(f"module 'andrea_jax' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *_OFFERED]

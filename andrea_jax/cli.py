@@ -2,29 +2,49 @@
 
 import argparse
 import json
+import math
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import get_args
 
+from andrea_jax import config_files
+from andrea_jax.config import Backend
 from andrea_jax.errors import UserError
+from andrea_jax.runs import Run, create
 
 OVERRIDES = "section.key=value, in TOML syntax: train.steps=100 model.projection=per_head"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command. Exit codes: 0 done, 2 bad input (one message, no traceback), 130 stopped by Ctrl-C."""
-    args = _parser().parse_args(arguments)
+    """Runs one command. Exit codes: 0 done, 1 the projections differ (compare-projections), 2 bad input (one message,
+    no traceback), 130 stopped by Ctrl-C."""
+    args = _parse(arguments)
     try:
-        return args.command(args)
+        code = args.command(args)
+        sys.stdout.flush()
+        return code
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # the reader of a pipe went away
-        sys.stderr.close()
+    except BrokenPipeError:  # the reader of a pipe went away; Python flushes stdout once more at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """argparse takes overrides only where they follow the config at once; here they may follow an option as well."""
+    parser = _parser()
+    args, left = parser.parse_known_args(arguments)
+    if left and ("overrides" not in args or any(argument.startswith("-") for argument in left)):
+        parser.error(f"unrecognized arguments: {' '.join(left)}")
+    if left:
+        args.overrides += left
+    return args
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -70,10 +90,10 @@ def _parser() -> argparse.ArgumentParser:
 
     sample = _command(commands, "sample", _sample, "continue a text", 'andrea sample runs/quickstart-1a2b3c4d "def f("')
     _add_run(sample)
-    sample.add_argument("text")
+    sample.add_argument("text", metavar="TEXT", help="what to continue")
     sample.add_argument("--tokens", type=_positive, default=32, help="how many to add (32)")
-    sample.add_argument("--temperature", type=float, default=0.0, help="0 takes the likeliest token (0)")
-    sample.add_argument("--seed", type=int, default=0)
+    sample.add_argument("--temperature", type=_temperature, default=0.0, help="0 takes the likeliest token (0)")
+    sample.add_argument("--seed", type=_seed, default=0, help="of the draws, where temperature is above 0 (0)")
     sample.add_argument("--json", action="store_true", help="print text and token ids as JSON")
     return parser
 
@@ -89,13 +109,29 @@ def _command(commands, name: str, function, what: str, example: str) -> argparse
 def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", type=Path, metavar="RUN", help="a run directory")
     parser.add_argument("--step", type=_step, default="last", metavar="last|best|N", help="which checkpoint (last)")
-    parser.add_argument("--backend", metavar="NAME", help="attention backend, instead of the run's own")
+    names = ", ".join(get_args(Backend))
+    parser.add_argument("--backend", metavar="NAME", help=f"attention backend, instead of the run's own: {names}")
 
 
 def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be 1 or more, not {text}")
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number, 1 or more, not {text}")
+    return int(text)
+
+
+def _seed(text: str) -> int:
+    if not text.isdecimal() or int(text) >= 2**32:
+        raise argparse.ArgumentTypeError(f"must be a whole number from 0 to 2**32 - 1, not {text}")
+    return int(text)
+
+
+def _temperature(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a number, 0 or more, not {text}")
     return value
 
 
@@ -115,17 +151,27 @@ def _open(args: argparse.Namespace):
 
 
 def _train(args: argparse.Namespace) -> int:
-    from andrea_jax import config_files
-    from andrea_jax.runs import Run, create
-
     if args.config.is_dir():
-        if args.overrides:
-            raise UserError(f"{args.overrides[0]}: a run continues as it began; train its config for a new run")
+        _refuse_overrides(args, "a run continues as it began; train its config for a new run")
         run = Run.open(args.config)
     else:
         experiment = config_files.load(args.config, args.overrides)  # before JAX loads
         path = args.runs / f"{args.config.stem}-{config_files.run_id(experiment)}"
         run = Run.open(path) if path.exists() else create(args.runs, experiment, args.config.stem)
+    if run.provenance.get("finished"):  # there once training began
+        print(f"{run.path} is finished: it has done all {run.experiment.train.steps} steps", file=sys.stderr)
+    elif not _train_to_the_end(run):
+        return 130
+    losses = [line for line in run.metrics() if "eval_loss" in line]
+    if args.json:
+        print(json.dumps({"run": str(run.path), **losses[-1]}))
+    else:
+        print(f"{run.path}: held-out loss {losses[-1]['eval_loss']:.3f} nats/token after step {losses[-1]['step']}")
+    return 0
+
+
+def _train_to_the_end(run: Run) -> bool:
+    """False where it was stopped; how to go on is then said on stderr."""
     from andrea_jax import data
     from andrea_jax.plots import messages
     from andrea_jax.training import Interrupted, train
@@ -135,13 +181,13 @@ def _train(args: argparse.Namespace) -> int:
         train(run, data.prepare(run.experiment))
     except Interrupted as stopped:
         print(stopped, file=sys.stderr)
-        return 130
-    losses = [line for line in run.metrics() if "eval_loss" in line]
-    if args.json:
-        print(json.dumps({"run": str(run.path), **losses[-1]}))
-    else:
-        print(f"{run.path}: held-out loss {losses[-1]['eval_loss']:.3f} nats/token after step {losses[-1]['step']}")
-    return 0
+        return False
+    return True
+
+
+def _refuse_overrides(args: argparse.Namespace, why: str) -> None:
+    if args.overrides:
+        raise UserError(f"{args.overrides[0]}: {why}")
 
 
 def _heads(args: argparse.Namespace) -> int:
@@ -159,17 +205,15 @@ def _heads(args: argparse.Namespace) -> int:
 
 
 def _params(args: argparse.Namespace) -> int:
-    from andrea_jax import config_files
-
     experiment = config_files.load(args.config, args.overrides)
-    from andrea_jax.counting import parameters_by_part
+    from andrea_jax import counting
     from andrea_jax.plots import messages, params_table
 
-    parts = parameters_by_part(experiment.model)
+    parts = counting.parameters_by_part(experiment.model)
     if args.json:
         print(json.dumps({"total": sum(parts.values()), **parts}))
     else:
-        messages.show(params_table(parts))
+        messages.show(params_table(parts, counting.attention_share(parts, experiment.model.n_layer)))
     return 0
 
 
@@ -185,14 +229,16 @@ def _report(args: argparse.Namespace) -> int:
 
 
 def _compare(args: argparse.Namespace) -> int:
-    from andrea_jax import config_files
-
-    experiment = None if args.config.is_dir() else config_files.load(args.config, args.overrides)
-    from andrea_jax import reporting
+    if args.config.is_dir():
+        _refuse_overrides(args, "a run is compared as it was trained; compare its config for other values")
+    source = args.config if args.config.is_dir() else config_files.load(args.config, args.overrides)
+    if args.out and args.out.exists() and not args.out.is_dir():
+        raise UserError(f"{args.out}: is a file; --out names a folder")
+    from andrea_jax.compared import compare_projections
     from andrea_jax.plots import messages
 
     with messages.progress("timing projections", quiet=args.json) as tell:
-        found = reporting.compare_projections(args.config if experiment is None else experiment, args.repeats, tell)
+        found = compare_projections(source, args.repeats, tell)
     if args.out:
         found.save(args.out)
     if args.json:
@@ -206,9 +252,13 @@ def _sample(args: argparse.Namespace) -> int:
     from andrea_jax.generate import generate
 
     loaded = _open(args)
-    e = loaded.experiment
+    e, prompt = loaded.experiment, loaded.tokens(args.text)
+    left = e.model.seq_len - prompt.shape[1]
+    if args.tokens > left:
+        text = f"the text has {prompt.shape[1]} tokens with BOS, and the model has {e.model.seq_len} positions"
+        raise UserError(f"--tokens {args.tokens}: must be at most {left}, since {text}")
     tokens = generate(
-        e.model, loaded.params, loaded.tokens(args.text), args.tokens, temperature=args.temperature, seed=args.seed,
+        e.model, loaded.params, prompt, args.tokens, temperature=args.temperature, seed=args.seed,
         dtype=e.compute.dtype, backend=e.compute.backend,
     )[0].tolist()  # fmt: skip
     text = args.text + loaded.tokenizer.decode(tokens)

@@ -16,9 +16,10 @@ def parameters_by_part(config: Model) -> dict[str, int]:
     Counted from the model's own parameter tree, of which only the shapes are made. A fused W_QKV is counted by its
     columns q | k | v. Parts that the config does not have count 0, biases are left out where there are none.
     """
-    counts = dict.fromkeys(("embeddings", "W_Q", "W_K", "W_V", "W_O", "MLP", "unembedding", "biases"), 0)
+    names = ("embeddings", "W_Q", "W_K", "W_V", "W_O", "MLP", "unembedding", "biases")
+    counts: dict[str, int] = dict.fromkeys(names, 0)
     for path, leaf in jax.tree_util.tree_leaves_with_path(abstract(config)):
-        name = path[-1].key
+        name = str(path[-1].key)
         if name.startswith("b_"):
             counts["biases"] += math.prod(leaf.shape)
         elif name == "W_QKV":
@@ -30,3 +31,10 @@ def parameters_by_part(config: Model) -> dict[str, int]:
     if not counts["biases"]:
         del counts["biases"]
     return counts
+
+
+def attention_share(parts: dict[str, int], n_layer: int) -> str:
+    """What attention's W_Q, W_K, W_V and W_O hold, a layer and in all (claim C5), in lines as narrow as the table."""
+    attention = sum(parts[name] for name in ("W_Q", "W_K", "W_V", "W_O"))
+    share = f"{attention / sum(parts.values()):.1%}"
+    return f"attention: {attention // n_layer:,} a layer,\n{attention:,} in all ({share})"

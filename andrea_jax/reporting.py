@@ -9,7 +9,7 @@ from andrea_jax import comparison, data
 from andrea_jax.data import heldout_windows
 from andrea_jax.heads import Profile, Progress, Targets, targets
 from andrea_jax.heads import brackets as bracket_probe
-from andrea_jax.loaded import LoadedRun
+from andrea_jax.loaded import LoadedRun, profiled_steps
 from andrea_jax.plots import Pattern, write_report
 from andrea_jax.trace import trace
 
@@ -18,18 +18,30 @@ BLOCK = 14  # tokens of the snippet's repeated part, for induction
 SHOWN = ("previous_token", "induction", "bracket", "duplicate_token", "current_token", "first_token")
 
 
-def report(loaded: LoadedRun, progress: Progress | None = None) -> Path:
-    """Writes the run's report.html, with its head profile (computed where it was not yet) and the equality check."""
+def report(loaded: LoadedRun, progress: Progress | None = None, development: bool = False) -> Path:
+    """Writes the run's report.html, with its head profile (computed where it was not yet) and the equality check.
+
+    Heads through training are shown where three or more checkpoints have a profile; `development` first computes those
+    of every checkpoint that the run keeps.
+    """
     profile = loaded.profile(progress)
-    checks = equality(loaded)
-    return write_report(loaded.run, profile, step=loaded.step, patterns=patterns(loaded, profile), checks=checks)
+    if development:
+        loaded.profiles(progress)
+    return write_report(
+        loaded.run,
+        profile,
+        step=loaded.step,
+        patterns=patterns(loaded, profile),
+        checks=equality(loaded),
+        profiles={step: Profile.load(loaded.run.heads, step) for step in profiled_steps(loaded.run)},
+    )
 
 
 def equality(loaded: LoadedRun) -> pd.DataFrame:
     """Fused against per-head with the run's own weights, on eight held-out windows."""
     e = loaded.experiment
     windows = heldout_windows(loaded.dataset, e.data.seq_len, 8, seed=1)
-    return comparison.equality(e.model, loaded.params, windows, e.compute)
+    return comparison.equality(e.model, loaded.params, windows)
 
 
 def patterns(loaded: LoadedRun, profile: Profile) -> list[Pattern]:
@@ -39,7 +51,7 @@ def patterns(loaded: LoadedRun, profile: Profile) -> list[Pattern]:
     """
     shown = []
     for probe in SHOWN:
-        best = profile.best[profile.best["probe"] == probe].iloc[0]
+        best = profile.best.loc[profile.best["probe"] == probe].to_dict("records")[0]
         if best["n"] == 0 or not best["low"] > best["baseline"]:
             continue
         found = _snippet(loaded, probe)
@@ -65,7 +77,7 @@ def _snippet(loaded: LoadedRun, probe: str) -> tuple[np.ndarray, Targets] | None
     return text, getattr(targets, probe)(text)
 
 
-def _pattern(loaded: LoadedRun, best: pd.Series, tokens: np.ndarray, wanted: Targets) -> Pattern:
+def _pattern(loaded: LoadedRun, best: dict, tokens: np.ndarray, wanted: Targets) -> Pattern:
     e, layer, head = loaded.experiment, int(best["layer"]), int(best["head"])
     traced = trace(e.model, loaded.params, tokens, dtype=e.compute.dtype, backend=e.compute.backend)
     outlined = np.zeros((tokens.shape[1],) * 2, bool)

@@ -43,6 +43,11 @@ class Trace:
             raise UserError(f'trace has no "{point}"; it recorded {", ".join(self.values)}')
         return self.values[point]
 
+    def __repr__(self) -> str:
+        recorded = {"logits": self.logits, **self.values}
+        shapes = [f"  {name:<14} {value.dtype} {list(value.shape)}" for name, value in recorded.items()]
+        return "\n".join([f"Trace of {self.config.n_layer} layers × {self.config.n_head} heads", *shapes])
+
     def pattern(self, layer: int, head: int, *, sequence: int = 0, queries: slice = slice(None)) -> np.ndarray:
         """A[q, k] = exp(q·k/√head_dim − lse[q]), 0 for k > q: float32 [query, key]. Needs the points q, k and lse."""
         q, k, lse = (np.asarray(self[point][layer, sequence].astype(jnp.float32)) for point in ("q", "k", "lse"))

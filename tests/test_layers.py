@@ -12,13 +12,13 @@ REPOSITORY = Path(__file__).parent.parent
 PACKAGE = REPOSITORY / "andrea_jax"
 LAYERS = (
     {"errors", "config", "config_keys", "config_files", "runs"},
-    {"attention", "data"},
+    {"attention", "compiled", "data"},
     {"projections"},
     {"model"},
     {"conversion", "counting", "generate", "trace", "training"},
     {"heads", "plots"},
     {"comparison", "loaded"},
-    {"reporting"},  # __init__, above, loads what it offers only when asked
+    {"compared", "reporting", "side_by_side"},  # __init__, above, loads what it offers only when asked
     {"__init__", "cli", "__main__"},
 )
 LAYER_OF = {part: layer for layer, parts in enumerate(LAYERS) for part in parts}

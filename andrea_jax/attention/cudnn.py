@@ -33,12 +33,18 @@ def attention(
 
 
 def _z(q, k, v, causal: bool, scale: float, kv_length: jax.Array | None) -> jax.Array:
+    n_query, n_key = q.shape[1], k.shape[1]
+    # jax refuses gradients of odd lengths on its way to cuDNN (seen with 0.11.2): one row of zeros makes them even.
+    # A causal mask hides the added key from every query before its position; elsewhere the length must say so.
+    q, k, v = (jnp.pad(x, ((0, 0), (0, x.shape[1] % 2), (0, 0), (0, 0))) for x in (q, k, v))
+    if kv_length is None and k.shape[1] > n_key and not (causal and n_query <= n_key):
+        kv_length = jnp.full(q.shape[:1], n_key, jnp.int32)
     # cuDNN does not promise anything about a sequence without keys: show it one, and take 0 instead. The zero
     # cotangent that `where` sends back makes its gradients exactly 0.
-    seen = None if kv_length is None else jnp.clip(kv_length, 1, k.shape[1])
+    seen = None if kv_length is None else jnp.clip(kv_length, 1, n_key)
     z = jax.nn.dot_product_attention(
         q, k, v, scale=scale, is_causal=causal, key_value_seq_lengths=seen, implementation="cudnn"
-    )
+    )[:, :n_query]
     return z if kv_length is None else jnp.where((kv_length > 0)[:, None, None, None], z, 0)
 
 

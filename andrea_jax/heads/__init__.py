@@ -1,7 +1,7 @@
 """What attention heads do: probes, scores with baselines and intervals, profiles."""
 
 from andrea_jax.heads.planted import planted
-from andrea_jax.heads.profile import BEHAVIOURS, Profile, profile, specialization
+from andrea_jax.heads.profile import BEHAVIOURS, Profile, profile, shares, specialization
 from andrea_jax.heads.scores import Measured, Progress, Sums, measure
 from andrea_jax.heads.targets import Targets
 
@@ -15,5 +15,6 @@ __all__ = [
     "measure",
     "planted",
     "profile",
+    "shares",
     "specialization",
 ]

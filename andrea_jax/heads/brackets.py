@@ -20,7 +20,7 @@ from andrea_jax.heads.targets import Targets
 
 ASKED = {"bracket": 1, "bracket_at_closer": 0}  # how many tokens before the closer
 WANTED_HARDEST = 500  # pairs; fewer make a score on the hardest pairs uncertain
-MOST_WINDOWS = 8  # times n_sequences, to find them
+MOST_WINDOWS = 32  # times n_sequences, to find them
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class BracketStream(Stream):
 
 
 def stream(dataset: Dataset, seq_len: int, n: int, seed: int) -> BracketStream:
-    """Held-out Python windows: n, and more, up to 8n, until they hold 500 of the hardest pairs."""
+    """Held-out Python windows: n, and more, up to 32n, until they hold 500 of the hardest pairs."""
     found = data.bracket_windows(dataset, seq_len, MOST_WINDOWS * n, seed)
     hardest = np.cumsum(np.bincount(found.sequence[found.hardest], minlength=len(found.tokens)))
     n_used = max(n, int(np.searchsorted(hardest, WANTED_HARDEST)) + 1)

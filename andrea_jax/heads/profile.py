@@ -48,7 +48,8 @@ class Profile:
     brackets: pd.DataFrame
 
     def save(self, folder: Path, step: int) -> None:
-        """Writes profile-<step>.parquet (the table), best-, periods-, offsets- and brackets-<step>.parquet."""
+        """Writes best-, periods-, offsets- and brackets-<step>.parquet, then profile-<step>.parquet (the table): where
+        that one is, all are."""
         folder.mkdir(parents=True, exist_ok=True)
         for path, field in self._files(folder, step).items():
             temporary = path.with_name(path.name + ".tmp")
@@ -64,9 +65,25 @@ class Profile:
                 raise UserError(f"{path}: no such file; step {step} has no head profile there")
         return cls(**{field: pd.read_parquet(path) for path, field in files.items()})
 
+    def __repr__(self) -> str:
+        return f"{self._caption()}\n{self._shown().to_string(index=False, na_rep='')}"
+
+    def _repr_html_(self) -> str:
+        return f"<p>{self._caption()}</p>{self._shown().to_html(index=False, na_rep='', border=0)}"
+
+    def _caption(self) -> str:
+        n = len(self.table[["layer", "head"]].drop_duplicates())
+        return f"Profile of {n} heads; the best head of each probe, chosen on one half of the sequences, by the other:"
+
+    def _shown(self) -> pd.DataFrame:
+        columns = ["probe", "layer", "head", "score", "low", "high", "baseline", "control", "n"]
+        return self.best.loc[:, columns].round(3)
+
     @classmethod
     def _files(cls, folder: Path, step: int) -> dict[Path, str]:
-        names = {field.name: field.name for field in fields(cls)} | {"table": "profile"}
+        names = {field.name: field.name for field in reversed(fields(cls))} | {
+            "table": "profile"
+        }  # table last: see save
         return {folder / f"{name}-{step}.parquet": field for field, name in names.items()}
 
 
@@ -145,17 +162,25 @@ def _entropy(text: Measured, seq_len: int) -> Result:
     return Result(sums, sign=-1)
 
 
-def specialization(profile: Profile) -> pd.DataFrame:
-    """How far each head is from the null: columns layer, head, specialization (float32).
+def shares(profile: Profile) -> pd.DataFrame:
+    """Each head as a vector, float32: (score − baseline) / (1 − baseline) of every behaviour that is defined.
 
-    The root of the sum over behaviours of ((score − baseline) / (1 − baseline))²: 0 for a head that attends evenly,
-    1 for one that does one thing only, all the time. Behaviours: previous, current, first and duplicate token,
-    induction, bracket; undefined ones count 0. Our own definition, after "specialization = distance of the head
-    profile from the null".
+    Rows (layer, head), columns behaviours: previous, current, first and duplicate token, induction, bracket. 0 for a
+    head that attends evenly, 1 for all of its attention on the targets.
     """
     table = profile.table
     rows = table[table["probe"].isin(BEHAVIOURS) & ~table["undefined"]]
     share = (rows["score"] - rows["baseline"]) / (1 - rows["baseline"])
-    wide = rows.assign(share=share).pivot(index=["layer", "head"], columns="probe", values="share")
+    return rows.assign(share=share.astype(np.float32)).pivot(index=["layer", "head"], columns="probe", values="share")
+
+
+def specialization(profile: Profile) -> pd.DataFrame:
+    """How far each head is from the null: columns layer, head, specialization (float32).
+
+    The length of its vector of `shares`: 0 for a head that attends evenly, 1 for one that does one thing only, all the
+    time. Undefined behaviours count 0. Our own definition, after "specialization = distance of the head profile from
+    the null".
+    """
+    wide = shares(profile)
     distance = np.linalg.norm(wide.to_numpy(np.float32), axis=1)
     return wide.index.to_frame(index=False).assign(specialization=distance)

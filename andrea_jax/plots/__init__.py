@@ -1,17 +1,24 @@
 """Figures, tables for the terminal, and the report of a run."""
 
+from andrea_jax.plots.development import appearances, development
 from andrea_jax.plots.figures import head_gradients, loss_curve, projection_check, projection_timing
 from andrea_jax.plots.head_figures import bracket_rules, head_profile, offset_profiles, patterns
 from andrea_jax.plots.pattern import Pattern
 from andrea_jax.plots.report import write_report
 from andrea_jax.plots.style import Figure
-from andrea_jax.plots.tables import all_heads_table, heads_table, params_table, runs_table
+from andrea_jax.plots.sweep_figures import effect, effects, sweep
+from andrea_jax.plots.tables import all_heads_table, equality_table, heads_table, params_table, runs_table, timing_table
 
 __all__ = [
     "Figure",
     "Pattern",
     "all_heads_table",
+    "appearances",
     "bracket_rules",
+    "development",
+    "effect",
+    "effects",
+    "equality_table",
     "head_gradients",
     "head_profile",
     "heads_table",
@@ -22,5 +29,7 @@ __all__ = [
     "projection_check",
     "projection_timing",
     "runs_table",
+    "sweep",
+    "timing_table",
     "write_report",
 ]

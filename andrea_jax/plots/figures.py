@@ -112,15 +112,15 @@ def projection_check(checks: pd.DataFrame) -> Figure:
 
 
 @styled
-def projection_timing(timing: pd.DataFrame) -> Figure:
+def projection_timing(timing: pd.DataFrame, of: str = "") -> Figure:
     """Time a call of each projection form; the dot is the fastest repeat, the line reaches to the median.
 
     timing: columns form, passes ("forward", "forward + backward"), min_ms, median_ms. The first form is the measure of
-    the ratios.
+    the ratios. of: what was timed, for the foot of the figure.
     """
     kinds = list(dict.fromkeys(timing["passes"]))
     forms = list(dict.fromkeys(timing["form"]))
-    made = figure(8.2, 1.6 + 0.38 * len(forms), findings.timing(timing))
+    made = figure(8.2, 1.8 + 0.38 * len(forms), findings.timing(timing))
     axes = made.subplots(1, len(kinds), sharey=True, squeeze=False)[0]
     for ax, kind in zip(axes, kinds, strict=True):
         rows = timing[timing["passes"] == kind].set_index("form").loc[forms]
@@ -134,6 +134,8 @@ def projection_timing(timing: pd.DataFrame) -> Figure:
         ax.tick_params(axis="y", length=0)
         grid(ax, "x")
     axes[0].set_ylim(len(forms) - 0.5, -0.5)
+    if of:
+        made.supxlabel(of, x=0.01, ha="left", fontsize=8.5, color=GREY)
     return made
 
 

@@ -4,7 +4,7 @@ Every sentence is computed from the data it stands over and is as ready to say "
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -61,7 +61,7 @@ def _kinds(best: pd.DataFrame) -> np.ndarray:
     return np.array([kind(row) if row["n"] else "undefined" for row in best.to_dict("records")])
 
 
-def head(row: pd.Series, with_interval: bool = False) -> str:
+def head(row: Mapping, with_interval: bool = False) -> str:
     """One row of the best-head table: "Head 1.2 puts 0.81 of its attention on induction targets (uniform: 0.03)"."""
     name, words = head_name(row["layer"], row["head"]), PROBES[row["probe"]]
     share = f"{row['score']:.2f}" + (f" {interval(row['low'], row['high'])}" if with_interval else "")
@@ -69,14 +69,14 @@ def head(row: pd.Series, with_interval: bool = False) -> str:
     return f"Head {name} puts {share} of its attention on {where} (uniform: {row['baseline']:.2f})"
 
 
-def positional(row: pd.Series) -> bool:
+def positional(row: Mapping) -> bool:
     """Whether an induction score is no more than a fixed offset: its control reaches half of it."""
     return bool(row["probe"].startswith("induction") and row["control"] >= row["score"] / 2)
 
 
 def profile(best: pd.DataFrame) -> str:
     """The headline of the heat map: induction if a head does it by content, else the clearest head there is."""
-    rows = [row for _, row in found(best).iterrows()]
+    rows = found(best).to_dict("records")
     content = [row for row in rows if row["probe"] == "induction" and not positional(row)]
     clear = content or [row for row in rows if not positional(row)]
     return head(clear[0]) if clear else "No head lies above its null on any probe"
@@ -84,7 +84,7 @@ def profile(best: pd.DataFrame) -> str:
 
 def offsets(curves: pd.DataFrame) -> str:
     """The (head, offset) with the largest excess over the causal-uniform mass at that offset."""
-    row = curves.loc[(curves["mass"] - curves["baseline"]).idxmax()]
+    row = max(curves.to_dict("records"), key=lambda row: row["mass"] - row["baseline"])
     name = head_name(row["layer"], row["head"])
     back = f"{row['offset']:.0f} token{'s' if row['offset'] != 1 else ''} back"
     return f"Head {name} puts {row['mass']:.2f} of its attention {back} (uniform: {row['baseline']:.2f})"
@@ -106,11 +106,13 @@ def brackets(scores: pd.DataFrame) -> str:
     """
     chosen = (scores["probe"] == "bracket") & (scores["pairs"] == "hardest") & scores["score"].notna()
     hardest = scores.loc[chosen]
-    heads, rules = hardest.loc[hardest["is_head"]], hardest.loc[~hardest["is_head"]]
-    if heads.empty or rules.empty:
+    heads = hardest[hardest["is_head"]].to_dict("records")
+    rules = hardest[~hardest["is_head"]].to_dict("records")
+    if not heads or not rules:
         return "No bracket pair was hard enough to tell a head from simple rules"
-    mass, judged, simple = heads.iloc[0], heads.iloc[-1], rules.loc[rules["name"] != COUNTING]
-    rule, counting = simple.loc[simple["score"].idxmax()], rules.loc[rules["name"] == COUNTING, "score"].max()
+    mass, judged = heads[0], heads[-1]
+    rule = max((r for r in rules if r["name"] != COUNTING), key=lambda r: r["score"])
+    counting = max((r["score"] for r in rules if r["name"] == COUNTING), default=math.nan)
     few = f"; only {mass['n']:.0f} such pairs" if mass["n"] < ENOUGH_PAIRS else ""
     verdict = "A head finds" if judged["low"] > rule["score"] else "No head finds"
     share = f"{judged['score']:.2f} {interval(judged['low'], judged['high'])}"
@@ -147,13 +149,14 @@ def checks(rows: pd.DataFrame) -> str:
 
 
 def timing(rows: pd.DataFrame) -> str:
-    """The slowest form against the fused one, forward and backward where timed."""
-    last = rows[rows["passes"] == rows["passes"].iloc[-1]].set_index("form")
-    ratio = last["min_ms"] / last["min_ms"].iloc[0]
-    slow, first = ratio.idxmax(), last.index[0]
-    if ratio[slow] < 1.02:
-        return f"No form is slower than {first} by 2% ({rows['passes'].iloc[-1]})"
-    return f"{slow} takes {ratio[slow]:.2f} times as long as {first} ({rows['passes'].iloc[-1]})"
+    """The slowest form against the fastest, forward and backward where timed."""
+    passes = rows["passes"].iloc[-1]
+    times = {row["form"]: row["min_ms"] for row in rows.to_dict("records") if row["passes"] == passes}
+    slow, fast = max(times, key=times.__getitem__), min(times, key=times.__getitem__)
+    ratio = times[slow] / times[fast]
+    if ratio < 1.02:
+        return f"No form is slower than {fast} by 2% ({passes})"
+    return f"{slow} takes {ratio:.2f} times as long as {fast} ({passes})"
 
 
 def summary(
@@ -165,12 +168,12 @@ def summary(
 ) -> list[str]:
     """The opening of the report: what was learned, what was found, what was not, and what favoured it."""
     said = [loss(metrics, e.model.vocab_size)] if logged(metrics, "loss") else []
-    above = found(best)
-    told = above[above["probe"].isin(["previous_token", "induction"])]
-    said += [head(row, with_interval=True) + _control(row) for _, row in told.iterrows()]
-    rest = above[~above["probe"].isin([*told["probe"], "induction_all", "offset"])]
+    above = found(best).to_dict("records")
+    told = [row for row in above if row["probe"] in ("previous_token", "induction")]
+    said += [head(row, with_interval=True) + _control(row) for row in told]
+    rest = [row for row in above if row["probe"] not in ("previous_token", "induction", "induction_all", "offset")]
     also = [f"{PROBES[r['probe']].label} (head {head_name(r['layer'], r['head'])}: {r['score']:.2f} against "
-            f"{r['baseline']:.2f})" for _, r in rest.iterrows()]  # fmt: skip
+            f"{r['baseline']:.2f})" for r in rest]  # fmt: skip
     said += [f"Also above uniform attention: {_and(also)}"] if also else []
     nothing = [PROBES[probe].label for probe in absent(best)]
     said += [f"No head rises above uniform attention on: {_and(nothing)}"] if nothing else []
@@ -199,7 +202,7 @@ def repetition(e: Experiment) -> str:
     )
 
 
-def _control(row: pd.Series) -> str:
+def _control(row: Mapping) -> str:
     words = PROBES[row["probe"]].control
     if words is None or pd.isna(row["control"]):
         return ""

@@ -13,6 +13,7 @@ import pandas as pd
 
 from andrea_jax.config import Experiment
 from andrea_jax.plots import figures, findings, head_figures, page, rows
+from andrea_jax.plots.development import FEWEST, Scored, development
 from andrea_jax.plots.page import Cell
 from andrea_jax.plots.pattern import Pattern
 from andrea_jax.plots.style import Figure
@@ -31,6 +32,10 @@ READING = {
     "corpus, not on this text.",
     "offsets": "How much of its attention a head gives to the token a fixed distance back. A peak far above the dashed "
     "line: the head works by position. An induction head shows none, since its targets lie at every distance.",
+    "development": "Every dot is a checkpoint. Blue: the head that does it best at the last checkpoint, with its 95% "
+    "interval; grey: the other heads; dashed: a head that attends evenly. The green band spans the two checkpoints "
+    "between which the head passes half way to its last score. The in-context score is how much better the model "
+    "predicts late positions than early ones: it falls when context begins to help.",
     "brackets": "Before a closing bracket, the best head's attention on the opener that must be matched, beside rules "
     "for it. The hard pairs defeat the nearest opener, the hardest also the nearest of its type: only there can a head "
     "show that it keeps count (as the rule does that spreads over the unclosed openers). A head has two bars, since it "
@@ -59,15 +64,24 @@ class Tables(Protocol):
 
 
 def write_report(
-    run: Run, profile: Tables, *, step: int, patterns: Sequence[Pattern] = (), checks: pd.DataFrame | None = None
+    run: Run,
+    profile: Tables,
+    *,
+    step: int,
+    patterns: Sequence[Pattern] = (),
+    checks: pd.DataFrame | None = None,
+    profiles: Mapping[int, Scored] | None = None,
 ) -> Path:
     """Writes figures, tables and `report.html` of a run; returns the page's path.
 
     step: of the checkpoint that was scored. patterns: heads to show on a text. checks: see `figures.projection_check`.
+    profiles: step -> profile of every checkpoint that has one; the development is drawn from three or more.
     Raises `UserError` where a pattern and its tokens disagree.
     """
     metrics, e = run.metrics(), run.experiment
     drawn = _draw(e, metrics, profile, patterns, checks)
+    if profiles and len(profiles) >= FEWEST and findings.logged(metrics, "tokens"):
+        drawn["development"] = development(profiles, metrics)
     pictures = {name: _save(run, name, drawn[name]) if name in drawn else _missing(name) for name in READING}
     for name in ("table", "best", "periods", "offsets", "brackets"):
         _save_table(run, "profile" if name == "table" else name, getattr(profile, name))
@@ -85,6 +99,7 @@ def write_report(
         "Patterns": [pictures["patterns"], pictures["offsets"]],
         "Induction by period": [_periods(profile.periods, profile.best)],
         "Matching brackets": [pictures["brackets"]],
+        "Development": [pictures["development"]],
         "Training": [pictures["loss"], pictures["gradients"]],
         "Fused against per-head": [pictures["checks"]],
         "Data": [page.text(findings.repetition(e) + ".")],
@@ -127,7 +142,8 @@ def _save(run: Run, name: str, drawn: Figure) -> str:
 
 
 def _missing(name: str) -> str:
-    return page.text(f"Not computed for this run: {name}.", "soft")
+    why = f" (it takes {FEWEST} checkpoints with a head profile)" if name == "development" else ""
+    return page.text(f"Not computed for this run: {name}{why}.", "soft")
 
 
 def _save_table(run: Run, name: str, frame: pd.DataFrame) -> None:

@@ -22,7 +22,7 @@ class Score(NamedTuple):
     excess: float = 0.0
 
 
-def kind(row: Mapping | pd.Series) -> str:
+def kind(row: Mapping) -> str:
     """Where a score lies: "null" (the interval contains the baseline), "above", "below"; entropy is "statistic"."""
     if row["probe"] == "entropy":
         return "statistic"

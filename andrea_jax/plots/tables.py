@@ -44,15 +44,55 @@ def all_heads_table(table: pd.DataFrame) -> Table:
     return made
 
 
-def params_table(parts: Mapping[str, int]) -> Table:
+def params_table(parts: Mapping[str, int], caption: str | None = None) -> Table:
     """Parameters by part, with their share of the total."""
-    table, total = _table("Parameters"), sum(parts.values())
+    table, total = _table("Parameters", caption), sum(parts.values())
     table.add_column("part")
     for name in ("parameters", "share"):
         table.add_column(name, justify="right")
     for i, (name, n) in enumerate(parts.items()):
         table.add_row(escape(name), f"{n:,}", f"{n / max(total, 1):.1%}", end_section=i == len(parts) - 1)
     table.add_row("total", f"{total:,}", "100.0%", style="bold")
+    return table
+
+
+def equality_table(checks: pd.DataFrame, caption: str) -> Table:
+    """How far the other projection forms are from a model's own.
+
+    checks: columns form, quantity, max_difference, tolerance. A difference beyond its tolerance is red.
+    """
+    table = _table("The same function?", caption)
+    for name in ("converted to", "quantity"):
+        table.add_column(name, no_wrap=True)
+    for name in ("largest difference", "tolerance"):
+        table.add_column(name, justify="right")
+    form = None
+    for row in checks.to_dict("records"):
+        difference, within = row["max_difference"], row["max_difference"] <= row["tolerance"]
+        text = "0, bit-equal" if difference == 0 else f"{difference:.1e}"
+        cells = [row["quantity"], Text(text, "" if within else "bold red"), f"{row['tolerance']:.0e}"]
+        table.add_row("" if row["form"] == form else row["form"], *cells)
+        form = row["form"]
+    return table
+
+
+def timing_table(timing: pd.DataFrame, caption: str) -> Table:
+    """What each projection form costs; × is the fastest call over that of the first form, the same passes.
+
+    timing: columns form, passes, matmuls, min_ms, median_ms, gflop_s, temp_mib.
+    """
+    table = _table("What does it cost?", caption)
+    for name in ("passes", "form"):
+        table.add_column(name, no_wrap=True)
+    for name in ("matmuls", "fastest ms", "median ms", "×", "GFLOP/s", "memory MiB"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for passes, rows_of in timing.groupby("passes", sort=False):
+        first = rows_of["min_ms"].iloc[0]
+        for i, row in enumerate(rows_of.to_dict("records")):
+            numbers = [f"{row['min_ms']:.3g}", f"{row['median_ms']:.3g}", f"{row['min_ms'] / first:.2f}"]
+            numbers += [f"{row['gflop_s']:.3g}", f"{row['temp_mib']:.2f}"]
+            last = i == len(rows_of) - 1
+            table.add_row("" if i else str(passes), row["form"], str(row["matmuls"]), *numbers, end_section=last)
     return table
 
 

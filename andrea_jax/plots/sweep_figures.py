@@ -1,0 +1,90 @@
+"""What a swept key changes, beside what another seed changes."""
+
+import statistics
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+
+from andrea_jax.plots.style import BLACK, GREY, KINDS, Figure, figure, grid, styled
+
+
+def effects(table: pd.DataFrame) -> pd.DataFrame:
+    """How far a measure moves over the settings, and over the seeds; a row a measure, in the table's order.
+
+    table: columns setting, seed, measure, value; every setting with the same seeds. Columns measure · lowest, highest:
+    the settings with the lowest and the highest mean over seeds · low, high: these means · difference: high − low ·
+    seeds: the largest difference between two seeds of one setting · beyond: every seed of `highest` lies above every
+    seed of `lowest`; with one seed there is nothing to compare with, and it is null.
+    """
+    rows = []
+    for measure, by_setting in _values(table).items():
+        means = {setting: statistics.fmean(seeds.values()) for setting, seeds in by_setting.items()}
+        lowest, highest = min(means, key=means.__getitem__), max(means, key=means.__getitem__)
+        spread = max(max(seeds.values()) - min(seeds.values()) for seeds in by_setting.values())
+        above = min(by_setting[highest].values()) > max(by_setting[lowest].values())
+        several = len(by_setting[lowest]) > 1
+        rows.append({"measure": measure, "lowest": lowest, "low": means[lowest], "highest": highest,
+                     "high": means[highest], "difference": means[highest] - means[lowest],
+                     "seeds": spread if several else None, "beyond": above if several else None})  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def _values(table: pd.DataFrame) -> dict[str, dict[object, dict[object, float]]]:
+    """measure -> setting -> seed -> value, in the table's order."""
+    found: dict[str, dict[object, dict[object, float]]] = {}
+    for row in table.to_dict("records"):
+        found.setdefault(row["measure"], {}).setdefault(row["setting"], {})[row["seed"]] = row["value"]
+    return found
+
+
+def finding(table: pd.DataFrame, key: str) -> str:
+    """Whether the first measure moves with the key by more than with the seed."""
+    return effect(effects(table).to_dict("records")[0], key)
+
+
+def effect(row: Mapping, key: str) -> str:
+    """One row of `effects` in words."""
+    moves = f"from {row['low']:.2f} ({key} = {row['lowest']}) to {row['high']:.2f} ({key} = {row['highest']})"
+    if row["beyond"] is None:
+        return f"{row['measure']}: {moves}; one seed, so nothing says whether that is more than chance"
+    verdict = "every seed agrees" if row["beyond"] else "but the seeds overlap"
+    return f"{row['measure']}: {moves}; {verdict} (seeds differ by up to {row['seeds']:.2f})"
+
+
+@styled
+def sweep(table: pd.DataFrame, key: str) -> Figure:
+    """A panel a measure: every seed a point, the mean over seeds a line, against the values of the swept key.
+
+    table: columns setting (the key's value), seed, measure (with its unit, as the axis shall say it), value, baseline
+    (drawn dashed; null for none). Settings stand in the table's order, evenly spaced.
+    """
+    values = _values(table)
+    made = figure(9.4, 0.9 + 2.5 * -(-len(values) // 2), finding(table, key))
+    axes = made.subplots(-(-len(values) // 2), 2, squeeze=False).ravel()
+    for ax, (measure, by_setting) in zip(axes, values.items(), strict=False):
+        baselines = table.loc[table["measure"] == measure].drop_duplicates("setting")["baseline"].to_numpy(float)
+        _panel(ax, by_setting, baselines)
+        ax.set(xlabel=key, ylabel=measure)
+    for ax in axes[len(values) :]:
+        ax.set_visible(False)
+    axes[0].legend(loc="best", fontsize=7.5)
+    return made
+
+
+def _panel(ax: Axes, by_setting: dict[object, dict[object, float]], baselines: np.ndarray) -> None:
+    x, means = range(len(by_setting)), [statistics.fmean(seeds.values()) for seeds in by_setting.values()]
+    ax.plot(x, means, "-", color=GREY, linewidth=1, label="mean over seeds")
+    names = list(next(iter(by_setting.values())))
+    for i, seed in enumerate(names):
+        at = np.array(x) + 0.06 * (i - (len(names) - 1) / 2)  # side by side, so that equal values are seen
+        ax.plot(at, [seeds[seed] for seeds in by_setting.values()], "osD^v"[i % 5], color=KINDS[i % len(KINDS)],
+                markersize=5, label=f"seed {seed}")  # fmt: skip
+    if np.isfinite(baselines).all():
+        ax.plot(x, baselines, "--", color=BLACK, linewidth=1, label="uniform attention")
+    ax.set_xticks(x, [str(setting) for setting in by_setting])
+    ax.set_xlim(-0.4, len(by_setting) - 0.6)
+    ax.yaxis.set_major_locator(MaxNLocator(5))
+    grid(ax)

@@ -1,0 +1,62 @@
+"""Counting matrix products in the text of compiled programs."""
+
+import jax
+import jax.numpy as jnp
+
+from andrea_jax.compiled import matmuls
+
+# what XLA writes for one NVIDIA GPU, shortened: two cuBLAS calls, one Triton fusion that is called twice
+CUDA = """\
+HloModule jit_forward, is_scheduled=true, entry_computation_layout={(bf16[64,32]{1,0})->bf16[64,32]{1,0}}
+
+%gemm_fusion_dot.1_computation (parameter_0: bf16[64,32], parameter_1: bf16[32,32]) -> bf16[64,32] {
+  %parameter_0 = bf16[64,32]{1,0} parameter(0)
+  %parameter_1 = bf16[32,32]{1,0} parameter(1)
+  ROOT %dot.9 = bf16[64,32]{1,0} dot(%parameter_0, %parameter_1), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+
+%command_buffer (p.0: bf16[64,32], p.1: bf16[32,32]) -> bf16[64,32] {
+  %p.0 = bf16[64,32]{1,0} parameter(0)
+  %p.1 = bf16[32,32]{1,0} parameter(1)
+  %a = bf16[64,32]{1,0} fusion(%p.0, %p.1), kind=kCustom, calls=%gemm_fusion_dot.1_computation, backend_config={"fusion_backend_config":{"kind":"__triton_gemm"}}
+  %b = bf16[64,32]{1,0} fusion(%a, %p.1), kind=kCustom, calls=%gemm_fusion_dot.1_computation, backend_config={"fusion_backend_config":{"kind":"__triton_gemm"}}
+  %custom-call.3 = (bf16[64,32]{1,0}, s8[4194304]{0}) custom-call(%b, %p.1), custom_call_target="__cublas$gemm", metadata={op_name="jit(forward)/dot_general"}
+  ROOT %get-tuple-element.1 = bf16[64,32]{1,0} get-tuple-element(%custom-call.3), index=0
+}
+
+%unused_computation (q.0: bf16[64,32], q.1: bf16[32,32]) -> bf16[64,32] {
+  %q.0 = bf16[64,32]{1,0} parameter(0)
+  %q.1 = bf16[32,32]{1,0} parameter(1)
+  ROOT %dot.11 = bf16[64,32]{1,0} dot(%q.0, %q.1), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+
+ENTRY %main.10 (x.1: bf16[64,32], w.1: bf16[32,32]) -> bf16[64,32] {
+  %x.1 = bf16[64,32]{1,0} parameter(0), metadata={op_name="dot(x)"}
+  %w.1 = bf16[32,32]{1,0} parameter(1)
+  %call = bf16[64,32]{1,0} call(%x.1, %w.1), to_apply=%command_buffer
+  %custom-call.4 = (bf16[64,32]{1,0}, s8[4194304]{0}) custom-call(%call, %w.1), custom_call_target="__cublas$lt$matmul"
+  %custom-call.5 = bf16[64,32]{1,0} custom-call(%call), custom_call_target="xla.sdy.Sharding"
+  ROOT %get-tuple-element.2 = bf16[64,32]{1,0} get-tuple-element(%custom-call.4), index=0
+}
+"""  # noqa: E501
+
+
+def test_cublas_calls_and_each_call_of_a_triton_fusion_count_and_what_is_not_called_does_not():
+    assert matmuls(CUDA) == 4
+
+
+def compiled(f, *shapes: tuple[int, ...]) -> str:
+    text = jax.jit(f).lower(*(jnp.ones(shape) for shape in shapes)).compile().as_text()
+    assert text is not None
+    return text
+
+
+def test_the_products_of_a_program_for_this_machine_are_counted_whether_batched_or_not():
+    chain = compiled(lambda x, w: jnp.sin(x @ w) @ w, (67, 29), (29, 29))
+    batched = compiled(lambda x, w: jnp.einsum("btk,bkj->btj", x, w), (5, 67, 29), (5, 29, 31))
+    nothing = compiled(lambda x: jnp.sin(x) * 2, (67, 29))
+    assert [matmuls(text) for text in (chain, batched, nothing)] == [2, 1, 0]
+
+
+def test_a_product_that_nothing_needs_is_not_in_the_compiled_program():
+    assert matmuls(compiled(lambda x, w: (x @ w, x @ w)[0], (67, 29), (29, 29))) == 1

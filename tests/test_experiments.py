@@ -1,0 +1,78 @@
+"""Every script of experiments/ runs on a tiny setting and answers its question."""
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pandas as pd
+import pytest
+
+from andrea_jax.compared import Comparison
+
+FOLDER = Path(__file__).parent.parent / "experiments"
+
+
+def script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.py")), ids=lambda path: path.stem)
+def test_a_script_is_short_and_headed_by_its_question_and_its_command(path):
+    lines = path.read_text().splitlines()
+    assert len(lines) <= 80
+    assert lines[0].startswith('"""') and lines[0].endswith("?")
+    assert lines[2].startswith(f"    python experiments/{path.name}")
+
+
+@pytest.mark.slow
+def test_compare_projections_writes_its_results_and_a_verdict_a_claim(tiny_config, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert script("compare_projections").main([str(tiny_config), "model.n_layer=1", "--repeats", "2"]) == 0
+    said = capsys.readouterr().out
+    assert [line[:2] for line in said.splitlines() if line[0:1] == "C"] == ["C1", "C3", "C4", "C4"]
+    assert "per-head, loop: 12 (36)" in said
+    assert (tmp_path / "results/compare_projections/tiny/comparison.json").is_file()
+
+
+def comparison(difference: float = 1e-7, loop: float = 3.0, einsum: float = 1.0, matmuls: int = 12) -> Comparison:
+    """Made-up results: a form of the loop's time and matmuls, one of the einsum's time; the fused ones take 1 ms."""
+    equality = pd.DataFrame({
+        "form": ["per-head, loop"] * 2, "quantity": ["logits", "gradients"], "max_difference": [0.0, difference],
+        "tolerance": [2e-5, 2e-5],
+    })  # fmt: skip
+    rows = [
+        {"form": form, "passes": passes, "min_ms": ms, "matmuls": n * times}
+        for passes, times in (("forward", 1), ("forward + backward", 3))
+        for form, ms, n in (
+            ("fused, one matrix", 1.0, 2),
+            ("fused, three matrices", 1.0, 4),
+            ("per-head, einsum", einsum, 4),
+            ("per-head, loop", loop, matmuls),
+        )
+    ]
+    return Comparison(equality, pd.DataFrame(rows), {})
+
+
+def test_the_verdicts_follow_the_numbers():
+    verdicts = script("compare_projections").verdicts
+    same, fewer, forward, both = verdicts(comparison())
+    assert same.startswith("C1: the same function.") and "1.0e-07, of gradients (per-head, loop)" in same
+    assert fewer.startswith("C3: fused has fewer matmuls.") and "fused, one matrix: 2 (6)" in fewer
+    assert forward.startswith("C4, forward: true of per-head, loop. ") and "per-head, loop: 3.00" in forward
+    assert both.startswith("C4, forward + backward: true of per-head, loop. ")
+
+    other, no_fewer, forward, _ = verdicts(comparison(difference=float("nan"), loop=1.05, einsum=0.25, matmuls=2))
+    assert other.startswith("C1: NOT the same function to rounding in gradients")
+    assert no_fewer.startswith("C3: fused has NO fewer matmuls.")
+    assert forward.startswith("C4, forward: true of neither per-head form. ")
+    assert forward.endswith("Fastest: per-head, einsum")
+
+
+def test_a_comparison_with_a_nan_or_a_difference_beyond_tolerance_is_not_equal():
+    assert comparison(difference=2e-5).equal
+    assert not comparison(difference=2.1e-5).equal
+    assert not comparison(difference=float("nan")).equal
