@@ -1,6 +1,7 @@
 # make heads   set up, train the quickstart model on real text, show its heads, write the report
 # make test    the whole test suite
 # make check   format, lint and types
+# make notebooks   run every notebook from top to bottom and keep its outputs (about ten minutes)
 
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -8,11 +9,14 @@ RUNS ?= runs
 CONFIG ?= configs/quickstart.toml
 RUN_OVERRIDES ?=
 
-.PHONY: heads test test-fast check format clean
+.PHONY: heads notebooks test test-fast check format clean
 
 heads: $(VENV)/installed
 	@run=$$($(BIN)/andrea train $(CONFIG) $(RUN_OVERRIDES) --runs $(RUNS) --json | $(BIN)/python -c 'import json, sys; print(json.load(sys.stdin)["run"])') \
 	&& $(BIN)/andrea heads $$run --all && printf 'report: ' && $(BIN)/andrea report $$run
+
+notebooks: $(VENV)/installed
+	$(BIN)/python notebooks/execute.py notebooks/*.ipynb
 
 test: $(VENV)/installed
 	$(BIN)/python -m pytest -n 2 -m "not slow"

@@ -50,52 +50,63 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="andrea", description="What attention heads become, and how to compute them.")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-
-    train = _command(
-        commands,
-        "train",
-        _train,
-        "train a config, or continue a run",
-        "andrea train configs/quickstart.toml train.seed=1",
-    )
-    train.add_argument("config", type=Path, metavar="CONFIG|RUN", help="a config file, or a run directory to continue")
-    train.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help=OVERRIDES)
-    train.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where run directories go (runs)")
-    train.add_argument("--json", action="store_true", help="print the run's path and last metrics as JSON")
-
-    heads = _command(commands, "heads", _heads, "score every head of a run", "andrea heads runs/quickstart-1a2b3c4d")
-    _add_run(heads)
-    heads.add_argument("--all", action="store_true", help="also every head on every probe")
-    heads.add_argument("--json", action="store_true", help="print the tables as JSON")
-
-    params = _command(commands, "params", _params, "count parameters by part", "andrea params configs/andrea-120m.toml")
-    params.add_argument("config", type=Path, metavar="CONFIG")
-    params.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help=OVERRIDES)
-    params.add_argument("--json", action="store_true", help='{"total": ..., "W_Q": ..., ...}')
-
-    report = _command(
-        commands, "report", _report, "write a run's report.html", "andrea report runs/quickstart-1a2b3c4d"
-    )
-    _add_run(report)
-
-    compare = _command(
-        commands, "compare-projections", _compare, "fused against per-head: equality, speed, memory",
-        "andrea compare-projections configs/quickstart.toml",
-    )  # fmt: skip
-    compare.add_argument("config", type=Path, metavar="CONFIG|RUN", help="a run is compared with its trained weights")
-    compare.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help=OVERRIDES)
-    compare.add_argument("--repeats", type=_positive, default=20, help="timed repeats of each form (20)")
-    compare.add_argument("--out", type=Path, metavar="DIR", help="also write the tables and the figure there")
-    compare.add_argument("--json", action="store_true", help="print the tables as JSON")
-
-    sample = _command(commands, "sample", _sample, "continue a text", 'andrea sample runs/quickstart-1a2b3c4d "def f("')
-    _add_run(sample)
-    sample.add_argument("text", metavar="TEXT", help="what to continue")
-    sample.add_argument("--tokens", type=_positive, default=32, help="how many to add (32)")
-    sample.add_argument("--temperature", type=_temperature, default=0.0, help="0 takes the likeliest token (0)")
-    sample.add_argument("--seed", type=_seed, default=0, help="of the draws, where temperature is above 0 (0)")
-    sample.add_argument("--json", action="store_true", help="print text and token ids as JSON")
+    for add in (_add_train, _add_heads, _add_params, _add_report, _add_compare, _add_sample):
+        add(commands)
     return parser
+
+
+def _add_train(commands) -> None:
+    example = "andrea train configs/quickstart.toml train.seed=1"
+    parser = _command(commands, "train", _train, "train a config, or continue a run", example)
+    parser.add_argument("config", type=Path, metavar="CONFIG|RUN", help="a config file, or a run directory to continue")
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help=OVERRIDES)
+    parser.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where runs go (runs)")
+    parser.add_argument("--json", action="store_true", help="print the run's path and last metrics as JSON")
+
+
+def _add_heads(commands) -> None:
+    example = "andrea heads runs/quickstart-1a2b3c4d"
+    parser = _command(commands, "heads", _heads, "score every head of a run", example)
+    _add_run(parser)
+    parser.add_argument("--all", action="store_true", help="also every head on every probe")
+    parser.add_argument("--json", action="store_true", help="print the tables as JSON")
+
+
+def _add_params(commands) -> None:
+    example = "andrea params configs/andrea-120m.toml"
+    parser = _command(commands, "params", _params, "count parameters by part", example)
+    parser.add_argument("config", type=Path, metavar="CONFIG")
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help=OVERRIDES)
+    parser.add_argument("--json", action="store_true", help='{"total": ..., "W_Q": ..., ...}')
+
+
+def _add_report(commands) -> None:
+    example = "andrea report runs/quickstart-1a2b3c4d"
+    _add_run(_command(commands, "report", _report, "write a run's report.html", example))
+
+
+def _add_compare(commands) -> None:
+    what, example = (
+        "fused against per-head: equality, speed, memory",
+        "andrea compare-projections configs/quickstart.toml",
+    )
+    parser = _command(commands, "compare-projections", _compare, what, example)
+    parser.add_argument("config", type=Path, metavar="CONFIG|RUN", help="a run is compared with its trained weights")
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help=OVERRIDES)
+    parser.add_argument("--repeats", type=_positive, default=20, help="timed repeats of each form (20)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="also write the tables and the figure there")
+    parser.add_argument("--json", action="store_true", help="print the tables as JSON")
+
+
+def _add_sample(commands) -> None:
+    example = 'andrea sample runs/quickstart-1a2b3c4d "def f("'
+    parser = _command(commands, "sample", _sample, "continue a text", example)
+    _add_run(parser)
+    parser.add_argument("text", metavar="TEXT", help="what to continue")
+    parser.add_argument("--tokens", type=_positive, default=32, help="how many to add (32)")
+    parser.add_argument("--temperature", type=_temperature, default=0.0, help="0 takes the likeliest token (0)")
+    parser.add_argument("--seed", type=_seed, default=0, help="of the draws, where temperature is above 0 (0)")
+    parser.add_argument("--json", action="store_true", help="print text and token ids as JSON")
 
 
 def _command(commands, name: str, function, what: str, example: str) -> argparse.ArgumentParser:

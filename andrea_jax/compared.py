@@ -53,9 +53,8 @@ class Comparison:
         ]
 
     def as_json(self) -> dict:
-        """`about`, `equal`, and both tables as lists of rows."""
-        rows = {name: getattr(self, name).to_dict("records") for name in ("equality", "timing")}
-        return {**self.about, "equal": self.equal, **rows}
+        """`about`, `equal`, and both tables as lists of rows; a number that is not finite is null."""
+        return {**self.about, "equal": self.equal, "equality": _rows(self.equality), "timing": _rows(self.timing)}
 
     def save(self, folder: Path) -> None:
         """Writes equality and timing (.csv, .parquet), projections (.png, .svg), comparison.json; each atomically."""
@@ -89,7 +88,7 @@ def compare_projections(source: Experiment | Path, repeats: int = 20, progress: 
         "weights": weights,
         "equality_of": f"{weights}; {shape}, float32; from {form_name(e.model.projection, e.model.form)}",
         "timing_of": f"one layer, B·T = {batch} × {seq} = {batch * seq:,} tokens ({of_step}), {e.compute.dtype}",
-        "timing_repeats": {"batch": batch, "seq": seq, "dtype": e.compute.dtype, "repeats": repeats},
+        "timed": {"batch": batch, "seq": seq, "dtype": e.compute.dtype, "repeats": repeats},
         **_machine(),
         "run_id": config_files.run_id(e),
         "config": dataclasses.asdict(e),
@@ -128,6 +127,11 @@ def _from_run(path: Path) -> _Source:
 def _equality_windows(e: Experiment, params: Params) -> tuple[int, int]:
     a_token = 6 * sum(weight.size for weight in jax.tree.leaves(params))  # forward and backward
     return fitting(WINDOWS, e.data.seq_len, a_token, EQUALITY_FLOPS)
+
+
+def _rows(table: pd.DataFrame) -> list[dict]:
+    rows = table.to_dict("records")
+    return [{k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()} for row in rows]
 
 
 def _machine() -> dict:

@@ -4,6 +4,7 @@ run = andrea_jax.load_run("runs/quickstart-1a2b3c4d")
 run                                                    its shape, data and last metrics
 run.profile().best
 run.trace("def f(x):").pattern(layer=1, head=2)
+run.view("def f(x):")                                  the attention viewer
 run.sample("def f(", 40)
 """
 
@@ -12,9 +13,10 @@ import functools
 import hashlib
 import logging
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypedDict, get_args
+from typing import TYPE_CHECKING, Literal, TypedDict, get_args
 
 import jax
 import numpy as np
@@ -30,6 +32,9 @@ from andrea_jax.model import Andrea, Params, bind
 from andrea_jax.runs import Run
 from andrea_jax.trace import Trace, trace
 from andrea_jax.training import restore, steps, train
+
+if TYPE_CHECKING:
+    from andrea_jax.viewer import View
 
 _LOG = logging.getLogger("andrea_jax")
 
@@ -111,6 +116,25 @@ class LoadedRun:
         config, prompt = self.experiment.model, self.tokens(text)
         added = generate(config, self.params, prompt, n, temperature=temperature, seed=seed, **self._compute)
         return text + self.tokenizer.decode(added[0].tolist())
+
+    def view(
+        self,
+        text: str,
+        *,
+        layers: Sequence[int] | None = None,
+        heads: Sequence[int] | None = None,
+        against: "LoadedRun | None" = None,
+        ablate: tuple[int, int] | None = None,
+    ) -> "View":
+        """The attention viewer on `text`, with badges where this checkpoint's heads were profiled.
+
+        layers, heads: which to show (None: all). against: another run, step or projection on the same tokens, beside
+        this one and as a difference. ablate: the same against this model without what head (layer, head) writes.
+        UserError where a number is none of the model's, or the other run has another shape or tokenizer.
+        """
+        from andrea_jax.viewer import view_run  # takes matplotlib along, which nothing else here needs
+
+        return view_run(self, text, layers=layers, heads=heads, against=against, ablate=ablate)
 
     def profile(self, progress: heads.Progress | None = None) -> Profile:
         """The head profile of this checkpoint: read from the run directory, or computed and saved there."""

@@ -3,6 +3,7 @@
     config.toml       the resolved experiment
     provenance.json   format, when, by which command, commit and versions, on what; training adds device and data
     metrics.jsonl     one JSON object a line
+    tokenizer.json    saved by training, so that the directory can be used without its data
     checkpoints/  heads/  figures/  report.html
 
 Every file but `metrics.jsonl` (appended line by line) is replaced whole, so a reader never sees half of one.

@@ -63,6 +63,7 @@ def test_training_a_finished_run_again_says_so_and_changes_nothing(andrea, tiny_
     assert contents(tiny_run) == before
 
 
+@pytest.mark.slow
 def test_training_a_stopped_run_goes_on_to_the_same_weights_as_never_stopping(andrea, tiny_config, tiny_run, tmp_path):
     experiment = config_files.load(tiny_config)
     stopped = runs.create(tmp_path, experiment, "tiny")
@@ -127,7 +128,7 @@ def test_compare_projections_counts_twelve_matmuls_where_three_heads_loop(andrea
     code, out, _ = andrea("compare-projections", tiny_config, "--json", "--repeats", 2, "--out", out_folder)
     found = json.loads(out)
     assert (code, found["equal"]) == (0, True)
-    assert found["timing_repeats"] == {"batch": 7, "seq": 31, "dtype": "float32", "repeats": 2}
+    assert found["timed"] == {"batch": 7, "seq": 31, "dtype": "float32", "repeats": 2}
     loop = {row["passes"]: row["matmuls"] for row in found["timing"] if row["form"] == "per-head, loop"}
     assert loop == {"forward": 12, "forward + backward": 36}  # W_Q, W_K, W_V, W_O of three heads
     names = {"comparison.json", "projections.png", "projections.svg"}
@@ -161,6 +162,7 @@ def test_the_help_of_a_command_shows_an_example(andrea, command):
     assert f"example: andrea {command} " in " ".join(out.split())
 
 
+@pytest.mark.slow
 def test_a_reader_that_goes_away_is_no_error():
     command = (
         f"{sys.executable} -m andrea_jax.cli params configs/quickstart.toml --json | true; echo ${{PIPESTATUS[0]}}"

@@ -31,7 +31,8 @@ def test_a_model_equals_itself_converted_to_the_other_projection():
     assert (found["max_difference"] <= found["tolerance"]).all()
 
 
-@pytest.mark.parametrize("swapped", ["W_Q", pytest.param("W_O", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("swapped", ["W_Q", "W_O"])
 def test_a_conversion_that_swaps_two_heads_of_one_matrix_is_found_out(monkeypatch, swapped):
     right = comparison.convert
 
@@ -74,7 +75,9 @@ def test_the_timed_programs_have_every_product_and_none_twice(form, forward, bot
     }
 
 
-@pytest.mark.parametrize("config", [GROUPED, dataclasses.replace(TINY, w_o="block_diagonal")])
+@pytest.mark.parametrize(
+    "config", [GROUPED, pytest.param(dataclasses.replace(TINY, w_o="block_diagonal"), marks=pytest.mark.slow)]
+)
 def test_every_timed_program_computes_the_same_output_and_gradients_as_numpy_says(config):
     batch, seq, h, kv = 2, 5, config.head_dim, config.kv_heads
     found = {}

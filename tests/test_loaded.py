@@ -41,7 +41,7 @@ def test_tokens_begin_with_bos_and_bytes_follow_it(loaded):
 
 def test_a_text_that_fills_every_position_fits_and_one_token_more_does_not(loaded):
     assert loaded.tokens("x" * 36).shape == (1, 37)
-    with pytest.raises(UserError, match=r"text: 38 tokens with BOS, .* seq_len = 37 positions"):
+    with pytest.raises(UserError, match=r"text: 38 tokens with BOS, and .* = 37 positions"):
         loaded.tokens("x" * 37)
 
 
@@ -89,7 +89,7 @@ def test_a_run_without_a_checkpoint_or_a_tokenizer_says_which(copy):
         andrea_jax.load_run(copy)
 
 
-def test_a_run_introduces_itself_in_one_line(loaded):
+def test_a_run_introduces_itself(loaded):
     loss = loaded.run.metrics()[-1]["eval_loss"]
-    shape = "2 layers × 3 heads, d_model 24, fused"
-    assert repr(loaded) == f"LoadedRun({loaded.run.name}: {shape}, step 5, held-out loss {loss:.3f} nats/token)"
+    for words in (f"LoadedRun {loaded.run.name}, step 5 of 5", "2 layers × 3 heads", f"held-out {loss:.3f}"):
+        assert words in repr(loaded)

@@ -55,7 +55,7 @@ def test_load_refuses_a_sweep_and_names_what_to_use(tmp_path: Path):
     text = BASE.replace("n_head = 6\n", "") + '[sweep]\n"model.n_head" = [6, 12]\n"train.seed" = [0, 1]'
     (line,) = errors(write(tmp_path, "grid.toml", text), read=load)
     assert line.startswith('grid.toml: sweep."model.n_head" = [6, 12]: is a sweep')
-    assert "andrea sweep" in line
+    assert "config_files.expand()" in line
     assert "expand()" in line
 
 

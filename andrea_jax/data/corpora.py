@@ -5,7 +5,7 @@ packages fetched by their ordinary client (`archives.py`), pinned by version and
 it goes to the cache folder only.
 
 The split is by document, never by offset: some documents are held out by rule (Brown's genres ca and ck, speeches
-from 2000 on), the others where the hash of their *text* falls in the lowest 5%, so that two copies of one text
+from 2000 on), the others where the hash of their *text* falls in the lowest 10%, so that two copies of one text
 always land on the same side.
 """
 
@@ -62,7 +62,7 @@ def corpus_sources(corpus: str) -> tuple[Source, ...]:
 
 
 def is_heldout(document: Document) -> bool:
-    """Whether the document is held out: by a rule of its source, or by the hash of its text (5%)."""
+    """Whether the document is held out: by a rule of its source, or by the hash of its text (10%)."""
     return document.heldout or text_fraction(document.text) < HELDOUT_SHARE
 
 

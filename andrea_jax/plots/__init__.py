@@ -1,7 +1,13 @@
 """Figures, tables for the terminal, and the report of a run."""
 
-from andrea_jax.plots.development import appearances, development
-from andrea_jax.plots.figures import head_gradients, loss_curve, projection_check, projection_timing
+from andrea_jax.plots.development_figures import appearances, development
+from andrea_jax.plots.figures import (
+    head_gradients,
+    loss_curve,
+    projection_check,
+    projection_timing,
+    projection_training,
+)
 from andrea_jax.plots.head_figures import bracket_rules, head_profile, offset_profiles, patterns
 from andrea_jax.plots.pattern import Pattern
 from andrea_jax.plots.report import write_report
@@ -28,6 +34,7 @@ __all__ = [
     "patterns",
     "projection_check",
     "projection_timing",
+    "projection_training",
     "runs_table",
     "sweep",
     "timing_table",

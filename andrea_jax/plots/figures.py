@@ -5,7 +5,7 @@ names. Figures of heads are in `head_figures.py`.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -136,6 +136,26 @@ def projection_timing(timing: pd.DataFrame, of: str = "") -> Figure:
     axes[0].set_ylim(len(forms) - 0.5, -0.5)
     if of:
         made.supxlabel(of, x=0.01, ha="left", fontsize=8.5, color=GREY)
+    return made
+
+
+@styled
+def projection_training(curves: Mapping[str, Sequence[float]]) -> Figure:
+    """How far two models drift apart in training that differ in their projection only; a curve an optimizer, log scale.
+
+    curves: optimizer -> largest relative difference of the parameters after step 1, 2, ... A difference of 0 is left
+    out of the curve.
+    """
+    made = figure(8.2, 3.6, findings.drift(curves))
+    ax = made.add_subplot()
+    for i, (name, curve) in enumerate(curves.items()):
+        values = np.array([value or np.nan for value in curve])
+        ax.plot(range(1, len(curve) + 1), values, marker="osD^"[i % 4], markersize=3, color=KINDS[i], label=name)
+    ax.set(xlabel="steps", ylabel="largest relative difference")
+    log_axis(ax, "y")
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+    grid(ax)
     return made
 
 

@@ -148,6 +148,13 @@ def checks(rows: pd.DataFrame) -> str:
     return f"Fused and per-head DISAGREE on {_and(list(bad['quantity']))}"
 
 
+def drift(curves: Mapping[str, Sequence[float]]) -> str:
+    """How far apart the two projections are after the last step, for every optimizer."""
+    n = len(next(iter(curves.values())))
+    ends = _and([f"{curve[-1]:.0e} under {name}" for name, curve in curves.items()])
+    return f"After {n} steps from the same numbers, fused and per-head differ by {ends}"
+
+
 def timing(rows: pd.DataFrame) -> str:
     """The slowest form against the fastest, forward and backward where timed."""
     passes = rows["passes"].iloc[-1]

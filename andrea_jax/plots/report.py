@@ -13,7 +13,7 @@ import pandas as pd
 
 from andrea_jax.config import Experiment
 from andrea_jax.plots import figures, findings, head_figures, page, rows
-from andrea_jax.plots.development import FEWEST, Scored, development
+from andrea_jax.plots.development_figures import FEWEST, Scored, development
 from andrea_jax.plots.page import Cell
 from andrea_jax.plots.pattern import Pattern
 from andrea_jax.plots.style import Figure
@@ -89,8 +89,16 @@ def write_report(
         _save_table(run, "checks", checks)
     projection = e.model.projection.replace("_", "-")
     shape = f"{e.model.n_layer} layers × {e.model.n_head} heads, d_model {e.model.d_model}, {projection} projection"
-    sections = {
-        "What this run showed": [page.bullets(findings.summary(e, metrics, profile.best, profile.brackets, checks))],
+    summary = findings.summary(e, metrics, profile.best, profile.brackets, checks)
+    sections = {"What this run showed": [page.bullets(summary)], **_sections(run, profile, pictures)}
+    top = [f"<h1>{page.escape(run.name)}</h1>", page.text(f"{shape}. Heads scored at step {step}.", "soft")]
+    body = [page.section(name, *parts) for name, parts in sections.items()]
+    return write_atomically(run.report, page.page(f"{run.name}: report", [*top, page.contents(sections), *body]))
+
+
+def _sections(run: Run, profile: Tables, pictures: Mapping[str, str]) -> dict[str, list[str]]:
+    """The page below its summary: name -> parts."""
+    return {
         "Heads": [
             _best(profile.best),
             page.folded("All heads on all probes", _all(profile.table)),
@@ -102,14 +110,11 @@ def write_report(
         "Development": [pictures["development"]],
         "Training": [pictures["loss"], pictures["gradients"]],
         "Fused against per-head": [pictures["checks"]],
-        "Data": [page.text(findings.repetition(e) + ".")],
+        "Data": [page.text(findings.repetition(run.experiment) + ".")],
         "Configuration": [page.code((run.path / "config.toml").read_text(encoding="utf-8"))],
         "Provenance": [_provenance(run.provenance)],
         "Words": [page.words(GLOSSARY.items())],
     }
-    top = [f"<h1>{page.escape(run.name)}</h1>", page.text(f"{shape}. Heads scored at step {step}.", "soft")]
-    body = [page.section(name, *parts) for name, parts in sections.items()]
-    return write_atomically(run.report, page.page(f"{run.name}: report", [*top, page.contents(sections), *body]))
 
 
 def _draw(
@@ -175,10 +180,10 @@ def _all(table: pd.DataFrame) -> str:
 
 def _periods(periods: pd.DataFrame, best: pd.DataFrame) -> str:
     """The best induction head at each block length that the probe repeats."""
-    chosen = best[(best["probe"] == "induction") & (best["n"] > 0)]
-    if chosen.empty:
+    chosen = [row for row in best.to_dict("records") if row["probe"] == "induction" and row["n"] > 0]
+    if not chosen:
         return _missing("induction")
-    layer, head = chosen["layer"].iloc[0], chosen["head"].iloc[0]
+    layer, head = chosen[0]["layer"], chosen[0]["head"]
     mine = (periods["probe"] == "induction") & (periods["layer"] == layer) & (periods["head"] == head)
     names = ("period (tokens)", "score", "95% interval", "uniform", "at the offsets of wrong periods", "n")
     body = []

@@ -62,7 +62,8 @@ def sweep(table: pd.DataFrame, key: str) -> Figure:
     (drawn dashed; null for none). Settings stand in the table's order, evenly spaced.
     """
     values = _values(table)
-    made = figure(9.4, 0.9 + 2.5 * -(-len(values) // 2), finding(table, key))
+    title = finding(table, key)
+    made = figure(9.4, 0.9 + 2.5 * -(-len(values) // 2), title[0].upper() + title[1:])
     axes = made.subplots(-(-len(values) // 2), 2, squeeze=False).ravel()
     for ax, (measure, by_setting) in zip(axes, values.items(), strict=False):
         baselines = table.loc[table["measure"] == measure].drop_duplicates("setting")["baseline"].to_numpy(float)
@@ -70,7 +71,7 @@ def sweep(table: pd.DataFrame, key: str) -> Figure:
         ax.set(xlabel=key, ylabel=measure)
     for ax in axes[len(values) :]:
         ax.set_visible(False)
-    axes[0].legend(loc="best", fontsize=7.5)
+    axes[len(values) - 1].legend(loc="best", fontsize=7.5)
     return made
 
 

@@ -12,6 +12,7 @@ from andrea_jax import plots
 from andrea_jax.errors import UserError
 from andrea_jax.plots import figures, style
 
+DRIFT = {"sgd": [0.0, 2e-8, 6e-8], "adamw": [3e-7, 2e-6, 4e-6], "muon": [0.03, 0.1, 0.2]}
 FIGURES = {
     "loss": lambda: plots.loss_curve(plot_data.metrics(), 4353),
     "gradients": lambda: plots.head_gradients(plot_data.metrics()),
@@ -21,6 +22,7 @@ FIGURES = {
     "offsets": lambda: plots.offset_profiles(plot_data.offsets()),
     "checks": lambda: plots.projection_check(plot_data.checks()),
     "timing": lambda: plots.projection_timing(plot_data.timing()),
+    "drift": lambda: plots.projection_training(DRIFT),
 }
 
 
@@ -165,3 +167,15 @@ def test_ink_is_readable_on_every_colour_of_the_map():
     for background in style.EXCESS(np.linspace(0, 1, 41))[:, :3]:
         pair = sorted([luminance(background), luminance(style.ink(background))])
         assert (pair[1] + 0.05) / (pair[0] + 0.05) >= 4.5  # WCAG AA for text
+
+
+def test_drift_is_drawn_over_its_own_range_and_an_exact_zero_is_left_out():
+    figure = plots.projection_training(DRIFT)
+    (ax,) = figure.axes
+    low, high = ax.get_ylim()
+    assert ax.get_yscale() == "log" and 1e-9 < low < 2e-8 and 0.2 < high < 3
+    assert np.isnan(ax.lines[0].get_ydata()[0])
+    assert figure.get_suptitle().replace("\n", " ") == (
+        "After 3 steps from the same numbers, fused and per-head differ by "
+        "6e-08 under sgd, 4e-06 under adamw and 2e-01 under muon"
+    )

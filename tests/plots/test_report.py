@@ -10,7 +10,7 @@ import pytest
 from andrea_jax import plots, runs
 from andrea_jax.config import Data, Experiment, Model
 
-NAMES = ("profile", "patterns", "offsets", "brackets", "loss", "gradients", "checks")
+NAMES = ("profile", "patterns", "offsets", "brackets", "development", "loss", "gradients", "checks")
 
 
 def make_run(root, name: str = "quickstart") -> runs.Run:
@@ -26,7 +26,9 @@ def full(tmp_path_factory) -> runs.Run:
         run.append_metrics(row)
     run.record(device="<b>cpu</b> & co", data={"hash": "ab12", "sources": ["stdlib"]})
     profile, checks = plot_data.profile(undefined=("bracket_at_closer",)), plot_data.checks()
-    path = plots.write_report(run, profile, step=1000, patterns=plot_data.patterns(panels=1), checks=checks)
+    profiles = {step: plot_data.profile() for step in (0, 10, 1000)}
+    patterns = plot_data.patterns(panels=1)
+    path = plots.write_report(run, profile, step=1000, patterns=patterns, checks=checks, profiles=profiles)
     assert path == run.report
     return run
 
@@ -71,7 +73,7 @@ def test_the_page_needs_no_network_and_runs_no_script(full):
 def test_every_link_of_the_contents_leads_to_a_section(full):
     text = full.report.read_text(encoding="utf-8")
     anchors = [source[1:] for source in Page(text).sources if source.startswith("#")]
-    assert len(anchors) == len(set(anchors)) == 11
+    assert len(anchors) == len(set(anchors)) == 12
     assert all(f'id="{anchor}"' in text for anchor in anchors)
 
 
@@ -111,6 +113,7 @@ def test_what_was_not_computed_is_named_in_its_place_every_time(tmp_path):
     profile = dataclasses.replace(plot_data.profile(1, 1, undefined=plot_data.PROBES), brackets=pd.DataFrame())
     text = plots.write_report(run, profile, step=0).read_text(encoding="utf-8")
     words = " ".join(Page(text).words)
+    assert "Not computed for this run: development (it takes 3 checkpoints with a head profile)." in words
     for name in ("patterns", "brackets", "loss", "gradients", "checks", "induction"):
         assert f"Not computed for this run: {name}." in words
     assert plots.write_report(run, profile, step=0).read_text(encoding="utf-8") == text  # and again the same bytes

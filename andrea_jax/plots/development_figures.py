@@ -33,8 +33,9 @@ def appearances(profiles: Mapping[int, Scored], tokens_a_step: float) -> pd.Data
     """When the last checkpoint's best heads took up what they do; a row a probe that beats its baseline there.
 
     Columns probe, layer, head · score, baseline: of that head at the last checkpoint, on all sequences · after, by:
-    training tokens of the checkpoints between which its score last passes half way from its baseline to its last
-    score; `after` is null where no checkpoint lies below half way: then the behaviour is older than the first one.
+    training tokens of the checkpoints between which it last passes half way from its baseline to its last score. A
+    checkpoint counts as below half way where its whole interval is; `after` is null where none does: then the behaviour
+    is older than the first checkpoint, or too faint to say.
     """
     steps, table, rows = sorted(profiles), _long(profiles), []
     for best in findings.found(profiles[steps[-1]].best).to_dict("records"):
@@ -42,7 +43,7 @@ def appearances(profiles: Mapping[int, Scored], tokens_a_step: float) -> pd.Data
             continue
         curve = _curve(table, best["probe"], best["layer"], best["head"])
         score, baseline = curve["score"].iloc[-1], curve["baseline"].iloc[-1]
-        below = np.flatnonzero(curve["score"] < (score + baseline) / 2)
+        below = np.flatnonzero(curve["high"] < (score + baseline) / 2)
         after = tokens_a_step * steps[below[-1]] if len(below) else np.nan
         by = tokens_a_step * steps[below[-1] + 1 if len(below) else 0]
         rows.append((best["probe"], int(best["layer"]), int(best["head"]), score, baseline, after, by))
@@ -65,9 +66,9 @@ def _appears(row: Mapping, again: bool = False) -> str:
     label, name = PROBES[row["probe"]].label, head_name(row["layer"], row["head"])
     when = "is there from the first checkpoint on"
     if not np.isnan(row["after"]):
-        when = f"appears between {count(row['after'])} and {count(row['by'])} tokens"
+        when = f"{'' if again else 'appears '}between {count(row['after'])} and {count(row['by'])} tokens"
     start = label if again else label.capitalize()
-    return f"{start} {when} (head {name}, in the end {row['score']:.2f}, uniform {row['baseline']:.2f})"
+    return f"{start} (head {name}: {row['score']:.2f}, uniform {row['baseline']:.2f}) {when}"
 
 
 @styled

@@ -1,0 +1,129 @@
+"""From models and a text to a view: two forward passes at most, and no pattern on the device."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+from jax import Array
+
+from andrea_jax.config import BOS, Model
+from andrea_jax.data import Tokenizer
+from andrea_jax.errors import UserError
+from andrea_jax.model import Params
+from andrea_jax.trace import Trace, head_outputs, trace
+from andrea_jax.viewer.assemble import Side, view_sides
+from andrea_jax.viewer.page import View
+
+
+@dataclass(frozen=True)
+class Source:
+    """A model to look at, and what to call it."""
+
+    name: str
+    config: Model
+    params: Params
+    dtype: str = "float32"
+    backend: str = "auto"
+
+
+def view_models(
+    source: Source,
+    tokens: np.ndarray,
+    tokenizer: Tokenizer,
+    *,
+    layers: Sequence[int] | None = None,
+    heads: Sequence[int] | None = None,
+    against: Source | None = None,
+    scores: pd.DataFrame | None = None,
+    title: str,
+) -> View:
+    """The viewer of a model on tokens int32 [1, seq], alone or against another on the same tokens.
+
+    layers, heads: which to show (None: all). UserError where a number is none of the model's, or the other model has
+    another number of layers or heads.
+    """
+    config = source.config
+    chosen = _chosen("layers", layers, config.n_layer), _chosen("heads", heads, config.n_head)
+    if against is not None and (against.config.n_layer, against.config.n_head) != (config.n_layer, config.n_head):
+        shapes = [f"{m.n_layer} layers × {m.n_head} heads" for m in (config, against.config)]
+        raise UserError(f"against: {against.name} has {shapes[1]}, and {source.name} has {shapes[0]}")
+    traced = _trace(source, tokens)
+    successors = np.append(tokens[0, 1:], np.asarray(traced.logits[0, -1]).argmax())  # the last one is the guess
+    sides = [side(source, traced, successors, *chosen)]
+    if against is not None:
+        sides.append(side(against, _trace(against, tokens), successors, *chosen))
+    pieces = [[b"\xe2\x9f\xa8bos\xe2\x9f\xa9" if i == BOS else tokenizer.token_bytes[i] for i in ids.tolist()]
+              for ids in (tokens[0], successors)]  # fmt: skip
+    return view_sides(
+        pieces[0], sides, scores=scores, layers=chosen[0], heads=chosen[1], successors=pieces[1], title=title
+    )
+
+
+def side(source: Source, traced: Trace, successors: np.ndarray, layers: Sequence[int], heads: Sequence[int]) -> Side:
+    """What the chosen heads did, of the first sequence of a trace with the points q, k, lse, v, z, resid_final.
+
+    logits: with o = z_h·W_O^h at token t and r the final stream there, o·W_U[:, successor of t] / rms(r); for a layer
+    norm o − mean(o) over std(r). It is the head's own path to that logit: what later layers make of o is left out.
+    """
+    config, params = source.config, source.params
+    patterns = np.stack([np.stack([traced.pattern(layer, head) for head in heads]) for layer in layers])
+    w_u = params["W_E"].T if config.tied_embeddings else params["W_U"]
+    directions = jnp.asarray(w_u)[:, successors].T.astype(jnp.float32)  # [token, d_model]
+    final = traced["resid_final"][0].astype(jnp.float32)
+    if config.norm == "layer":
+        final = final - final.mean(axis=-1, keepdims=True)
+    scale = 1 / jnp.sqrt(jnp.square(final).mean(axis=-1) + 1e-5)  # [token]
+    measures = [_measures(config, params, traced, layer, directions, scale) for layer in layers]
+    kept = (np.stack(values)[:, list(heads)] for values in zip(*measures, strict=True))
+    return Side(source.name, patterns, *kept)
+
+
+def ablated(source: Source, layer: int, head: int) -> Source:
+    """The model with that head's rows of W_O at 0, so that it adds nothing to the stream; its pattern stays as it was.
+
+    Zeroing takes away the head's mean output too, which in layer 0 is most of what it does: a large difference there
+    says little. UserError where there is no such head, or no W_O to zero.
+    """
+    config = source.config
+    _chosen("ablate", (layer,), config.n_layer)
+    _chosen("ablate", (head,), config.n_head)
+    if config.w_o == "identity":
+        raise UserError('ablate: needs a W_O, and this model has model.w_o = "identity"')
+    block = source.params["layers"][str(layer)]
+    weights = block["attention"]["projection"]
+    w_o = weights["W_O"]
+    zeroed = w_o.reshape(config.n_head, config.head_dim, -1).at[head].set(0).reshape(w_o.shape)
+    changed = {**block, "attention": {"projection": {**weights, "W_O": zeroed}}}
+    params = {**source.params, "layers": {**source.params["layers"], str(layer): changed}}
+    return Source(f"without head {layer}.{head}", config, params, source.dtype, source.backend)
+
+
+def _trace(source: Source, tokens: np.ndarray) -> Trace:
+    points = ("q", "k", "lse", "v", "z", "resid_final")
+    return trace(source.config, source.params, tokens, dtype=source.dtype, backend=source.backend, points=points)
+
+
+def _measures(
+    config: Model, params: Params, traced: Trace, layer: int, directions: Array, scale: Array
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(value_norms, norms, logits) of one layer, float32 [head, token]."""
+    weights = params["layers"][str(layer)]["attention"]["projection"]
+    v, z = (traced[point][layer].astype(jnp.float32) for point in ("v", "z"))
+    values = jnp.repeat(v, config.n_head // config.kv_heads, axis=2)  # query head h reads kv head h // group
+    of_values, outputs = (head_outputs(config, weights, x)[0] for x in (values, z))  # [token, head, d_model]
+    centred = outputs - outputs.mean(axis=-1, keepdims=True) if config.norm == "layer" else outputs
+    logits = jnp.einsum("thd,td->th", centred, directions) * scale[:, None]
+    norms = (jnp.linalg.norm(x, axis=-1) for x in (of_values, outputs))
+    value_norms, norms = (np.asarray(x).T for x in norms)
+    return value_norms, norms, np.asarray(logits).T
+
+
+def _chosen(name: str, numbers: Sequence[int] | None, n: int) -> list[int]:
+    if numbers is None:
+        return list(range(n))
+    for number in numbers:
+        if not 0 <= number < n:
+            raise UserError(f"{name}: {number} is not one of 0 to {n - 1}")
+    return list(numbers)
