@@ -13,7 +13,7 @@ RUN_OVERRIDES ?=
 
 heads: $(VENV)/installed
 	@run=$$($(BIN)/andrea train $(CONFIG) $(RUN_OVERRIDES) --runs $(RUNS) --json | $(BIN)/python -c 'import json, sys; print(json.load(sys.stdin)["run"])') \
-	&& $(BIN)/andrea heads $$run --all && printf 'report: ' && $(BIN)/andrea report $$run
+	&& $(BIN)/andrea heads $$run --all && report=$$($(BIN)/andrea report $$run) && echo "report: $$report"
 
 notebooks: $(VENV)/installed
 	$(BIN)/python notebooks/execute.py notebooks/*.ipynb

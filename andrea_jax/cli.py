@@ -2,14 +2,13 @@
 
 import argparse
 import json
-import math
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
-from andrea_jax import config_files
+from andrea_jax import arguments, config_files
 from andrea_jax.config import Backend
 from andrea_jax.errors import UserError
 from andrea_jax.runs import Run, create
@@ -17,10 +16,10 @@ from andrea_jax.runs import Run, create
 OVERRIDES = "section.key=value, in TOML syntax: train.steps=100 model.projection=per_head"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command. Exit codes: 0 done, 1 the projections differ (compare-projections), 2 bad input (one message,
     no traceback), 130 stopped by Ctrl-C."""
-    args = _parse(arguments)
+    args = _parse(argv)
     try:
         code = args.command(args)
         sys.stdout.flush()
@@ -36,10 +35,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
 
 
-def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """argparse takes overrides only where they follow the config at once; here they may follow an option as well."""
     parser = _parser()
-    args, left = parser.parse_known_args(arguments)
+    args, left = parser.parse_known_args(argv)
     if left and ("overrides" not in args or any(argument.startswith("-") for argument in left)):
         parser.error(f"unrecognized arguments: {' '.join(left)}")
     if left:
@@ -50,7 +49,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="andrea", description="What attention heads become, and how to compute them.")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for add in (_add_train, _add_heads, _add_params, _add_report, _add_compare, _add_sample):
+    for add in (_add_train, _add_heads, _add_params, _add_report, _add_compare, _add_sample, _add_view):
         add(commands)
     return parser
 
@@ -82,7 +81,9 @@ def _add_params(commands) -> None:
 
 def _add_report(commands) -> None:
     example = "andrea report runs/quickstart-1a2b3c4d"
-    _add_run(_command(commands, "report", _report, "write a run's report.html", example))
+    parser = _command(commands, "report", _report, "write a run's report.html", example)
+    _add_run(parser)
+    parser.add_argument("--development", action="store_true", help="also score every kept checkpoint")
 
 
 def _add_compare(commands) -> None:
@@ -93,7 +94,7 @@ def _add_compare(commands) -> None:
     parser = _command(commands, "compare-projections", _compare, what, example)
     parser.add_argument("config", type=Path, metavar="CONFIG|RUN", help="a run is compared with its trained weights")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help=OVERRIDES)
-    parser.add_argument("--repeats", type=_positive, default=20, help="timed repeats of each form (20)")
+    parser.add_argument("--repeats", type=arguments.positive, default=20, help="timed repeats of each form (20)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="also write the tables and the figure there")
     parser.add_argument("--json", action="store_true", help="print the tables as JSON")
 
@@ -103,10 +104,24 @@ def _add_sample(commands) -> None:
     parser = _command(commands, "sample", _sample, "continue a text", example)
     _add_run(parser)
     parser.add_argument("text", metavar="TEXT", help="what to continue")
-    parser.add_argument("--tokens", type=_positive, default=32, help="how many to add (32)")
-    parser.add_argument("--temperature", type=_temperature, default=0.0, help="0 takes the likeliest token (0)")
-    parser.add_argument("--seed", type=_seed, default=0, help="of the draws, where temperature is above 0 (0)")
+    parser.add_argument("--tokens", type=arguments.positive, default=32, help="how many to add (32)")
+    parser.add_argument(
+        "--temperature", type=arguments.temperature, default=0.0, help="0 takes the likeliest token (0)"
+    )
+    parser.add_argument("--seed", type=arguments.seed, default=0, help="of the draws, where temperature is above 0 (0)")
     parser.add_argument("--json", action="store_true", help="print text and token ids as JSON")
+
+
+def _add_view(commands) -> None:
+    example = 'andrea view runs/quickstart-1a2b3c4d "def f(x): return f(x)" --ablate 0.3'
+    parser = _command(commands, "view", _view, "write the attention viewer of a text, one HTML file", example)
+    _add_run(parser)
+    parser.add_argument("text", metavar="TEXT", help="what to look at")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="the page (RUN/view.html)")
+    parser.add_argument("--against", type=Path, metavar="RUN", help="another run, beside this one and as a difference")
+    parser.add_argument(
+        "--ablate", type=arguments.head, metavar="L.H", help="the same model without this head, for example 0.3"
+    )
 
 
 def _command(commands, name: str, function, what: str, example: str) -> argparse.ArgumentParser:
@@ -119,40 +134,11 @@ def _command(commands, name: str, function, what: str, example: str) -> argparse
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", type=Path, metavar="RUN", help="a run directory")
-    parser.add_argument("--step", type=_step, default="last", metavar="last|best|N", help="which checkpoint (last)")
+    parser.add_argument(
+        "--step", type=arguments.step, default="last", metavar="last|best|N", help="which checkpoint (last)"
+    )
     names = ", ".join(get_args(Backend))
     parser.add_argument("--backend", metavar="NAME", help=f"attention backend, instead of the run's own: {names}")
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number, 1 or more, not {text}")
-    return int(text)
-
-
-def _seed(text: str) -> int:
-    if not text.isdecimal() or int(text) >= 2**32:
-        raise argparse.ArgumentTypeError(f"must be a whole number from 0 to 2**32 - 1, not {text}")
-    return int(text)
-
-
-def _temperature(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"must be a number, 0 or more, not {text}")
-    return value
-
-
-def _step(text: str) -> int | str:
-    if text in ("last", "best"):
-        return text
-    try:
-        return int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f'must be "last", "best" or a step, not "{text}"') from None
 
 
 def _open(args: argparse.Namespace):
@@ -233,6 +219,9 @@ def _report(args: argparse.Namespace) -> int:
     from andrea_jax.plots import messages
 
     loaded = _open(args)
+    if args.development:
+        with messages.progress("scoring checkpoints") as tell:
+            loaded.profiles(tell)
     with messages.progress("scoring heads") as tell:
         path = reporting.report(loaded, tell)
     print(path)
@@ -274,6 +263,16 @@ def _sample(args: argparse.Namespace) -> int:
     )[0].tolist()  # fmt: skip
     text = args.text + loaded.tokenizer.decode(tokens)
     print(json.dumps({"text": text, "tokens": tokens}) if args.json else text)
+    return 0
+
+
+def _view(args: argparse.Namespace) -> int:
+    from andrea_jax.loaded import load_run
+
+    loaded = _open(args)
+    against = load_run(args.against, args.step, args.backend) if args.against else None
+    view = loaded.view(args.text, against=against, ablate=args.ablate)
+    print(view.save(args.out or loaded.run.path / "view.html"))
     return 0
 
 

@@ -31,7 +31,7 @@ def load(path: Path | str, overrides: Sequence[str] = ()) -> Experiment:
     """
     reading = _read(path, overrides)
     for key, setting in itertools.islice(reading.sweep.items(), 1):
-        text = 'is a sweep, which describes several experiments: config_files.expand() gives them one by one'
+        text = "is a sweep, which describes several experiments: config_files.expand() gives them one by one"
         reading.report(setting.source, f'sweep."{key}"', setting.value, text)
     reading.doubtful |= reading.sweep.keys()
     experiment = _experiment(reading, _values(reading), {})

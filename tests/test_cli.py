@@ -13,7 +13,7 @@ import pytest
 from andrea_jax import cli, config_files, data, runs, training
 from andrea_jax.heads import Profile
 
-COMMANDS = ("train", "heads", "params", "report", "compare-projections", "sample")
+COMMANDS = ("train", "heads", "params", "report", "compare-projections", "sample", "view")
 REPOSITORY = Path(__file__).parent.parent
 
 
@@ -155,6 +155,15 @@ def test_a_sample_starts_with_the_text_and_is_the_same_each_time(andrea, tiny_ru
     assert andrea("sample", tiny_run, "def x", "--tokens", 6)[1].startswith("def x")
 
 
+def test_view_writes_one_page_that_compares_the_model_with_itself_without_a_head(andrea, copy, tmp_path):
+    code, out, _ = andrea("view", copy, "def x(y):", "--ablate", "0.1", "--out", tmp_path / "page.html")
+    assert code == 0 and out.strip() == str(tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert page.lower().startswith("<!doctype html>")
+    assert "0.1" in page
+    assert andrea("view", copy, "def x(y):")[1].strip() == f"{copy}/view.html"
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_help_of_a_command_shows_an_example(andrea, command):
     code, out, _ = andrea(command, "--help")
@@ -196,6 +205,8 @@ def test_a_reader_that_goes_away_is_no_error():
         (["sample", "{run}", "x", "--tokens", "36"], "--tokens 36: must be at most 35, since the text has 2 tokens"),
         (["sample", "{run}", "x" * 37], "text: 38 tokens with BOS, and the model has model.seq_len = 37 positions"),
         (["sample", "{run}", "x", "--temperature", "nan"], "must be a number, 0 or more, not nan"),
+        (["view", "{run}", "x", "--ablate", "3"], "must be layer.head, for example 0.3, not 3"),
+        (["view", "{run}", "x", "--ablate", "9.0"], "9"),
         (["sample", "{run}", "x", "--seed", "-1"], "must be a whole number from 0 to 2**32 - 1, not -1"),
     ],
 )  # fmt: skip

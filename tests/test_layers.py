@@ -11,7 +11,7 @@ import pytest
 REPOSITORY = Path(__file__).parent.parent
 PACKAGE = REPOSITORY / "andrea_jax"
 LAYERS = (
-    {"errors", "config", "config_keys", "config_files", "runs"},
+    {"arguments", "errors", "config", "config_keys", "config_files", "runs"},
     {"attention", "compiled", "data"},
     {"projections"},
     {"model"},

@@ -1,0 +1,47 @@
+"""Types of command-line arguments: text in, a value out, or argparse.ArgumentTypeError that says what was expected."""
+
+import argparse
+import math
+
+
+def positive(text: str) -> int:
+    """A whole number, 1 or more."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number, 1 or more, not {text}")
+    return int(text)
+
+
+def seed(text: str) -> int:
+    """What JAX and numpy take for a seed."""
+    if not text.isdecimal() or int(text) >= 2**32:
+        raise argparse.ArgumentTypeError(f"must be a whole number from 0 to 2**32 - 1, not {text}")
+    return int(text)
+
+
+def temperature(text: str) -> float:
+    """0 or more, and finite."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a number, 0 or more, not {text}")
+    return value
+
+
+def head(text: str) -> tuple[int, int]:
+    """Layer and head: 0.3 -> (0, 3)."""
+    layer, dot, head = text.partition(".")
+    if not (dot and layer.isdecimal() and head.isdecimal()):
+        raise argparse.ArgumentTypeError(f"must be layer.head, for example 0.3, not {text}")
+    return int(layer), int(head)
+
+
+def step(text: str) -> int | str:
+    """A checkpoint: last, best or the number of a step."""
+    if text in ("last", "best"):
+        return text
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f'must be "last", "best" or a step, not "{text}"') from None
