@@ -24,6 +24,7 @@ import pandas as pd
 
 from andrea_jax import config_files, data, heads, runs
 from andrea_jax.config import BOS, Backend, Experiment
+from andrea_jax.conversion import ProjectionName, convert
 from andrea_jax.data import Dataset, Tokenizer
 from andrea_jax.errors import UserError, did_you_mean
 from andrea_jax.generate import generate
@@ -99,6 +100,11 @@ class LoadedRun:
     def at(self, step: int | Literal["last", "best"]) -> "LoadedRun":
         """The same run at another checkpoint. UserError where it has none of that step."""
         return LoadedRun(self.run, *restore(self.run, step))
+
+    def converted(self, projection: ProjectionName) -> "LoadedRun":
+        """The same model, its weights stored the other way ("per_head" or "fused"): copied, never computed."""
+        config, params = convert(self.experiment.model, self.params, projection)
+        return LoadedRun(Run(self.run.path, dataclasses.replace(self.experiment, model=config)), params, self.step)
 
     def tokens(self, text: str) -> np.ndarray:
         """BOS and the tokens of `text`, int32 [1, seq]. UserError where they need more positions than there are."""

@@ -93,6 +93,15 @@ def scored(monkeypatch) -> list[float]:
     return asked
 
 
+def test_a_converted_run_has_the_other_projection_and_the_same_logits_and_can_be_viewed_against_it(run):
+    other = run.converted("per_head")
+    assert (run.experiment.model.projection, other.experiment.model.projection) == ("fused", "per_head")
+    tokens = run.tokens("def f(x)")
+    np.testing.assert_allclose(other.model(tokens), run.model(tokens), atol=1e-5)
+    page = run.view("def f(x)", against=other).html
+    assert "per-head" in page and "fused" in page
+
+
 def test_profiles_are_those_of_every_checkpoint_and_computed_once(copy, scored):
     told = []
     profiles = copy.profiles(lambda *at: told.append(at))
