@@ -34,14 +34,14 @@ format: $(VENV)/installed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# The environment: made with the first Python >= 3.12 found. Set PYTHON to choose another one.
+# The environment: made with the first Python >= 3.12 found. Set PYTHON to name the one to use.
 $(VENV)/installed: requirements.txt pyproject.toml
 	@python=""; \
-	for candidate in $(PYTHON) python3.12 python3.13 python3.14 python3 python $$HOME/.pyenv/versions/3.1[2-9]*/bin/python3; do \
+	for candidate in $(or $(PYTHON),python3.12 python3.13 python3.14 python3 python $$HOME/.pyenv/versions/3.1[2-9]*/bin/python3); do \
 	    if "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 12))' 2>/dev/null; then python="$$candidate"; break; fi; \
 	done; \
 	if [ -z "$$python" ]; then \
-	    echo "error: no Python 3.12 or newer was found (jax needs it). Install one, or name it: make PYTHON=/path/to/python3.12" >&2; exit 2; \
+	    echo "error: no Python 3.12 or newer was found$(if $(PYTHON), at PYTHON=$(PYTHON)) (jax needs it). Install one, or name it: make PYTHON=/path/to/python3.12" >&2; exit 2; \
 	fi; \
 	if ! "$$python" -c 'import venv, ensurepip' 2>/dev/null; then \
 	    echo "error: $$python has no venv module; on Debian and Ubuntu: apt install python3-venv" >&2; exit 2; \

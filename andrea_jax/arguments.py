@@ -2,6 +2,7 @@
 
 import argparse
 import math
+from pathlib import Path
 
 
 def positive(text: str) -> int:
@@ -45,3 +46,11 @@ def step(text: str) -> int | str:
         return int(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f'must be "last", "best" or a step, not "{text}"') from None
+
+
+def run_at(text: str) -> tuple[Path, int | str | None]:
+    """A run directory and, after an @, one of its checkpoints: runs/a@3 -> (Path("runs/a"), 3); None where none is."""
+    run, at, name = text.rpartition("@")
+    if not at or "/" in name:  # an @ in the name of a folder above; a run's own name has none
+        return Path(text), None
+    return Path(run), step(name)

@@ -33,6 +33,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of a pipe went away; Python flushes stdout once more at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:  # no room, no permission, a folder in place of a file
+        said = f"{error.filename}: {error.strerror}" if error.filename else error
+        print(f"error: {said}", file=sys.stderr)
+        return 2
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -118,7 +122,10 @@ def _add_view(commands) -> None:
     _add_run(parser)
     parser.add_argument("text", metavar="TEXT", help="what to look at")
     parser.add_argument("--out", type=Path, metavar="FILE", help="the page (RUN/view.html)")
-    parser.add_argument("--against", type=Path, metavar="RUN", help="another run, beside this one and as a difference")
+    parser.add_argument(
+        "--against", type=arguments.run_at, metavar="RUN[@STEP]",
+        help="another run (at the same --step), or this one at another step, beside it and as a difference",
+    )  # fmt: skip
     parser.add_argument(
         "--ablate", type=arguments.head, metavar="L.H", help="the same model without this head, for example 0.3"
     )
@@ -267,13 +274,24 @@ def _sample(args: argparse.Namespace) -> int:
 
 
 def _view(args: argparse.Namespace) -> int:
-    from andrea_jax.loaded import load_run
-
+    if args.out and args.out.is_dir():
+        raise UserError(f"{args.out}: is a folder; --out names a file")
     loaded = _open(args)
-    against = load_run(args.against, args.step, args.backend) if args.against else None
+    against = _open_against(args, loaded.step) if args.against else None
     view = loaded.view(args.text, against=against, ablate=args.ablate)
     print(view.save(args.out or loaded.run.path / "view.html"))
     return 0
+
+
+def _open_against(args: argparse.Namespace, shown: int):
+    from andrea_jax.loaded import load_run
+
+    path, step = args.against
+    other = load_run(path, args.step if step is None else step, args.backend)
+    if other.step == shown and path.resolve() == args.run.resolve():
+        text = f"is this run at the same step, {shown}; name another of its steps, --against {path}@STEP"
+        raise UserError(f"--against {path}: {text}")
+    return other
 
 
 if __name__ == "__main__":

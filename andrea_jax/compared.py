@@ -1,15 +1,11 @@
 """A whole comparison of the projections: what was compared, on what, what was found, as tables, JSON and files."""
 
 import dataclasses
-import io
 import json
 import math
 import os
-import platform
 import re
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 
 import jax
@@ -24,10 +20,10 @@ from andrea_jax.data import heldout_windows
 from andrea_jax.loaded import load_run
 from andrea_jax.model import Params
 from andrea_jax.plots import equality_table, projection_timing, timing_table
-from andrea_jax.runs import write_atomically
+from andrea_jax.runs import circumstances, now, write_atomically
+from andrea_jax.training import device
 
 WINDOWS = 8  # on which equality is checked
-PACKAGES = ("jax", "jaxlib", "flax", "numpy")
 # Floating-point operations at most of a check and of a timed forward pass, so that two cores are done in a minute
 EQUALITY_FLOPS, TIMING_FLOPS = {"cpu": 5e10, "gpu": 5e13}, {"cpu": 2.5e9, "gpu": math.inf}
 
@@ -62,9 +58,8 @@ class Comparison:
         for kind in ("png", "svg"):
             write_atomically(folder / f"projections.{kind}", figure.encode(kind))
         for name in ("equality", "timing"):
-            frame, parquet = getattr(self, name), io.BytesIO()
-            frame.to_parquet(parquet, index=False)
-            write_atomically(folder / f"{name}.parquet", parquet.getvalue())
+            frame = getattr(self, name)
+            write_atomically(folder / f"{name}.parquet", frame.to_parquet(index=False))
             write_atomically(folder / f"{name}.csv", frame.to_csv(index=False))
         write_atomically(folder / "comparison.json", json.dumps(self.as_json(), indent=2) + "\n")
 
@@ -138,13 +133,10 @@ def _machine() -> dict:
     """When and on what."""
     flags = os.environ.get("XLA_FLAGS", "")
     merger = re.search(r"--xla_gpu_dot_merger_threshold_mb=(\d+)", flags)
-    device = jax.devices()[0]
     return {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "device": {"platform": device.platform, "kind": device.device_kind, "count": jax.device_count()},
-        "cpu_count": os.cpu_count(),
-        "platform": platform.platform(),
-        "versions": {"python": platform.python_version()} | {name: metadata.version(name) for name in PACKAGES},
+        "date": now(),
+        "device": device(),
+        **circumstances(),
         "xla_flags": flags,
         # dots of one input that XLA joins on a GPU, by size; None: its default. On a CPU it joins none
         "dot_merger_threshold_mb": int(merger[1]) if merger else None,

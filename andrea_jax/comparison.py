@@ -56,8 +56,8 @@ def equality(
     converted back, over the largest of all parameters; "head scores": of the heads' previous-token scores;
     "weights there and back": exact. Two things keep rounding from being taken for a difference. Everything is computed
     in full float32, whatever the model was trained in: bfloat16 rounds sums apart by a few percent. And gradients are
-    taken with GELU for ReLU, whose slope jumps: at ANDREA-12M, two activations that rounding put on the other side of
-    0 moved a gradient by 0.2%.
+    taken with GELU for ReLU, whose slope jumps: an activation that rounding puts on the other side of 0 moves a
+    gradient by much more than rounding.
     """
     with jax.default_matmul_precision("highest"):
         here = _outputs(config, params, tokens)

@@ -63,8 +63,8 @@ class Data:
     tokenizer: Literal["bytes", "bpe"] = "bpe"  # bpe: byte-level, model.vocab_size - 257 merges, brackets isolated
     seq_len: int = 1024  # tokens a window, BOS included
     repeat_share: float = 0.0  # share of the training windows that repeat their first part
-    # what the repeated part is: text; ids drawn uniformly from those the text uses; or "mixed": a third text, a third
-    # ids as frequent as in the text, a third uniform ids
+    # what the repeated part is: text; ids drawn uniformly from those the text uses; or "mixed": window by window in
+    # turn text, ids as frequent as in the text, uniform ids
     repeat_kind: Literal["text", "random", "mixed"] = "text"
     repeat_periods: tuple[int, ...] = (8, 31)  # shortest and longest period; probe.periods are never drawn
 
@@ -199,10 +199,12 @@ def _period_problems(e: Experiment) -> list[Problem]:
     if not 0 <= e.data.repeat_share <= 1:
         found.append(Problem("data.repeat_share", f"must be from 0 to 1, not {e.data.repeat_share}"))
     periods = e.data.repeat_periods
+    if not e.data.repeat_share:
+        return found
     if len(periods) != 2 or not 2 <= periods[0] <= periods[1] <= longest:
         text = f"must be the shortest and the longest period, from 2 to {longest} = (data.seq_len - 1) // 2"
         found.append(Problem("data.repeat_periods", f"{text}, not {list(periods)}"))
-    elif e.data.repeat_share and not set(range(periods[0], periods[1] + 1)) - set(e.probe.periods):
+    elif not set(range(periods[0], periods[1] + 1)) - set(e.probe.periods):
         found.append(Problem("data.repeat_periods", "leaves no period for training besides probe.periods"))
     return found
 
@@ -212,8 +214,11 @@ def _schedule_problems(e: Experiment) -> list[Problem]:
     if not 0 <= e.optim.warmup_steps <= e.train.steps:
         text = f"must be from 0 to train.steps = {e.train.steps}, not {e.optim.warmup_steps}"
         found.append(Problem("optim.warmup_steps", text))
-    shares = {"optim.b1": e.optim.b1, "optim.b2": e.optim.b2, "optim.decay_share": e.optim.decay_share}
-    found += [Problem(key, f"must be from 0 to 1, not {value}") for key, value in shares.items() if not 0 <= value <= 1]
+    for key, value in {"optim.b1": e.optim.b1, "optim.b2": e.optim.b2}.items():
+        if not 0 <= value < 1:  # at 1 the bias correction divides by 0
+            found.append(Problem(key, f"must be from 0 to below 1, not {value}"))
+    if not 0 <= e.optim.decay_share <= 1:
+        found.append(Problem("optim.decay_share", f"must be from 0 to 1, not {e.optim.decay_share}"))
     for key, value in {"optim.clip_norm": e.optim.clip_norm, "optim.weight_decay": e.optim.weight_decay}.items():
         if value < 0:
             found.append(Problem(key, f"must be 0 or more, not {value}"))

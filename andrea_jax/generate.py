@@ -80,7 +80,7 @@ def read_token(
     config: Model, dtype: str, backend: str, params: Params, cache: Cache, tokens: Array, position: Array
 ) -> tuple[Array, Cache]:
     """One token a sequence, int32 [batch], at `position` -> (logits float32 [batch, vocab], the cache with its keys and
-    values). The cache passed in is donated."""
+    values). The cache passed in is donated. Backend "cudnn" begins at position 0 only: "auto" decodes in its place."""
     grown: dict[str, list[Array]] = {"k": [], "v": []}
 
     def tap(layer: int, point: str, value: Array) -> Array:
@@ -90,7 +90,8 @@ def read_token(
         grown[point].append(full)
         return full
 
-    andrea = model.bind(config, params, dtype=dtype, backend=backend)
+    decoding = "auto" if backend == "cudnn" else backend
+    andrea = model.bind(config, params, dtype=dtype, backend=decoding)
     logits = andrea(tokens[:, None], offset=position, tap=tap)[:, 0]
     return logits, {point: tuple(values) for point, values in grown.items()}
 

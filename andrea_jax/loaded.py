@@ -49,11 +49,12 @@ class _Compute(TypedDict):
 
 @dataclass(frozen=True)
 class LoadedRun:
-    """`params` are those of the checkpoint of `step`."""
+    """`params` are those of the checkpoint of `step`; saved: as the run directory holds them, not converted."""
 
     run: Run
     params: Params
     step: int
+    saved: bool = True
 
     @property
     def experiment(self) -> Experiment:
@@ -99,12 +100,17 @@ class LoadedRun:
 
     def at(self, step: int | Literal["last", "best"]) -> "LoadedRun":
         """The same run at another checkpoint. UserError where it has none of that step."""
+        self._refuse_converted()
         return LoadedRun(self.run, *restore(self.run, step))
 
     def converted(self, projection: ProjectionName) -> "LoadedRun":
-        """The same model, its weights stored the other way ("per_head" or "fused"): copied, never computed."""
+        """The same model, its weights stored the other way ("per_head" or "fused"): copied, never computed.
+
+        Its head profile is its own: computed when asked for, and no file of the run directory.
+        """
         config, params = convert(self.experiment.model, self.params, projection)
-        return LoadedRun(Run(self.run.path, dataclasses.replace(self.experiment, model=config)), params, self.step)
+        run = Run(self.run.path, dataclasses.replace(self.experiment, model=config))
+        return LoadedRun(run, params, self.step, saved=False)
 
     def tokens(self, text: str) -> np.ndarray:
         """BOS and the tokens of `text`, int32 [1, seq]. UserError where they need more positions than there are."""
@@ -144,6 +150,8 @@ class LoadedRun:
 
     def profile(self, progress: heads.Progress | None = None) -> Profile:
         """The head profile of this checkpoint: read from the run directory, or computed and saved there."""
+        if not self.saved:
+            return self._score(progress)
         if self.step not in profiled_steps(self.run):
             self._score(progress).save(self.run.heads, self.step)
         return Profile.load(self.run.heads, self.step)
@@ -154,6 +162,7 @@ class LoadedRun:
         progress: called with (checkpoints done, in all). Warns where two of the checkpoints that it scores are the same
         bytes: then the model did not change between them, or a checkpoint was copied.
         """
+        self._refuse_converted()
         kept, scored = steps(self.run), {}
         for done, step in enumerate(kept, start=1):
             if step not in profiled_steps(self.run):
@@ -170,6 +179,10 @@ class LoadedRun:
         e = self.experiment
         settings = {"seq_len": e.data.seq_len, "progress": progress, **self._compute}
         return heads.profile(e.model, self.params, self.dataset, e.probe, **settings)
+
+    def _refuse_converted(self) -> None:
+        if not self.saved:
+            raise UserError(f"{self.run.path}: a converted run has no other checkpoints; convert run.at(step) instead")
 
     def __repr__(self) -> str:
         return "\n".join(_about(self))
@@ -221,13 +234,13 @@ def _about(loaded: LoadedRun) -> list[str]:
     n_params = sum(leaf.size for leaf in jax.tree.leaves(loaded.params))
     repeats = f", {e.data.repeat_share:.0%} of the windows repeat" if e.data.repeat_share else ""
     batch = f"{e.train.batch_size} × {e.data.seq_len} tokens a step"
-    last = loaded.metrics.ffill().iloc[-1:].to_dict("records")
+    last = {key: x for line in loaded.run.metrics() if line["step"] <= loaded.step for key, x in line.items()}
     units = {
         "loss": "training loss {:.3f} nats/token",
         "eval_loss": "held-out {:.3f}",
         "eval_in_context": "in-context {:+.3f}",
     }
-    measured = [text.format(row[key]) for row in last for key, text in units.items() if key in row]
+    measured = [text.format(last[key]) for key, text in units.items() if key in last]
     profiled = ", ".join(map(str, profiled_steps(loaded.run))) or "none"
     return [
         f"LoadedRun {loaded.run.name}, step {loaded.step} of {e.train.steps}",

@@ -167,5 +167,5 @@ def bind(config: Model, params: Params, *, dtype: DTypeLike = jnp.float32, backe
 
 def initialise(config: Model, seed: int) -> Params:
     """Fresh parameters, float32. Both projections draw the same numbers from the same seed."""
-    # not jitted: on a CPU the draws of one program take ten times as long to compile as one by one (2026-11-29)
+    # not jitted: XLA takes far longer to compile all draws in one program for a CPU than one by one
     return parameters(Andrea(config, jax.random.key(seed)))

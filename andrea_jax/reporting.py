@@ -18,15 +18,12 @@ BLOCK = 14  # tokens of the snippet's repeated part, for induction
 SHOWN = ("previous_token", "induction", "bracket", "duplicate_token", "current_token", "first_token")
 
 
-def report(loaded: LoadedRun, progress: Progress | None = None, development: bool = False) -> Path:
+def report(loaded: LoadedRun, progress: Progress | None = None) -> Path:
     """Writes the run's report.html, with its head profile (computed where it was not yet) and the equality check.
 
-    Heads through training are shown where three or more checkpoints have a profile; `development` first computes those
-    of every checkpoint that the run keeps.
+    Heads through training are shown where three or more checkpoints have a profile: `loaded.profiles()` makes them.
     """
     profile = loaded.profile(progress)
-    if development:
-        loaded.profiles(progress)
     return write_report(
         loaded.run,
         profile,

@@ -1,10 +1,12 @@
 """A run directory explains itself: `<root>/<name>-<run_id>/` with everything needed to read or continue the run.
 
     config.toml       the resolved experiment
-    provenance.json   format, when, by which command, commit and versions, on what; training adds device and data
+    provenance.json   format, when, by which command, commit and versions, on what; training adds device, data and
+                      `sessions`: the same of every start of training
     metrics.jsonl     one JSON object a line
     tokenizer.json    saved by training, so that the directory can be used without its data
     checkpoints/  heads/  figures/  report.html
+    lock              locked while a process trains the run; the file by itself says nothing
 
 Every file but `metrics.jsonl` (appended line by line) is replaced whole, so a reader never sees half of one.
 JSON has no nan or infinity: they are written as the strings "nan", "inf" and "-inf" and read back as floats.
@@ -151,7 +153,8 @@ def create(root: Path, experiment: Experiment, name: str) -> Run:
     draft = Run(unfinished, experiment)
     try:
         write_atomically(unfinished / "config.toml", config_files.dump(experiment))
-        draft.write_json("provenance.json", {"format": FORMAT, "name": name, "run_id": identity, **_provenance()})
+        made = {"format": FORMAT, "name": name, "run_id": identity, "created": now(), **circumstances()}
+        draft.write_json("provenance.json", made)
         for folder in (draft.checkpoints, draft.heads, draft.figures):
             folder.mkdir(exist_ok=True)
         unfinished.rename(path)  # refused where `path` exists, unless it is an empty folder
@@ -181,19 +184,31 @@ def find(root: Path | str) -> list[Run]:
 
 
 def write_atomically(path: Path, content: str | bytes) -> Path:
-    """Replaces the file at `path` (folders are made as needed) so that readers see the old or the new, never half."""
+    """Replaces the file at `path` (folders are made as needed) so that readers see the old or the new, never half.
+
+    An OSError while writing names `path`, not the draft.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         draft.write_bytes(content.encode() if isinstance(content, str) else content)
         os.replace(draft, path)
+    except OSError as error:
+        error.filename = str(path)
+        raise
     finally:
         draft.unlink(missing_ok=True)  # left only where writing failed
     return path
 
 
-def _provenance() -> dict[str, Json]:
-    from importlib import metadata  # slow to import, and only a new run needs it
+def now() -> str:
+    """The time, UTC, ISO 8601 to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def circumstances() -> dict[str, Json]:
+    """By what this process computes: command, commit and dirty (of this code), versions, platform, cpu_count."""
+    from importlib import metadata  # slow to import, and seldom needed
 
     versions: dict[str, Json] = {"python": platform.python_version()}
     for package in PACKAGES:
@@ -204,7 +219,6 @@ def _provenance() -> dict[str, Json]:
     commit = _git("rev-parse", "HEAD") if _git("ls-files", "--error-unmatch", __file__) else None
     changes = _git("status", "--porcelain") if commit else None
     return {
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": shlex.join(sys.argv),
         "commit": commit,  # None: this code is not tracked in a git checkout
         "dirty": None if changes is None else changes != "",

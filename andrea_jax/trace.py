@@ -49,7 +49,15 @@ class Trace:
         return "\n".join([f"Trace of {self.config.n_layer} layers × {self.config.n_head} heads", *shapes])
 
     def pattern(self, layer: int, head: int, *, sequence: int = 0, queries: slice = slice(None)) -> np.ndarray:
-        """A[q, k] = exp(q·k/√head_dim − lse[q]), 0 for k > q: float32 [query, key]. Needs the points q, k and lse."""
+        """A[q, k] = exp(q·k/√head_dim − lse[q]), 0 for k > q: float32 [query, key]. Needs the points q, k and lse.
+
+        Raises UserError for a layer, head or sequence that is none of the trace's.
+        """
+        sizes = {"layer": (layer, self.config.n_layer), "head": (head, self.config.n_head),
+                 "sequence": (sequence, len(self.logits))}  # fmt: skip
+        for name, (value, size) in sizes.items():
+            if not 0 <= value < size:  # jax would clamp it in silence
+                raise UserError(f"pattern: {name} = {value}: must be from 0 to {size - 1}")
         q, k, lse = (np.asarray(self[point][layer, sequence].astype(jnp.float32)) for point in ("q", "k", "lse"))
         kv_head = head // (self.config.n_head // self.config.kv_heads)
         positions = np.arange(len(q))
@@ -112,6 +120,7 @@ def head_outputs(config: Model, weights: Params, z: Array) -> Array:
         w_o = weights["W_O"].reshape(config.n_head, config.head_dim, config.d_model)
         return jnp.einsum("bthk,hkd->bthd", z, w_o.astype(z.dtype))
     if config.w_o == "block_diagonal":
-        z = jnp.einsum("bthk,hkj->bthj", z, weights["W_O"].astype(z.dtype))
+        blocks = weights["W_O"].reshape(config.n_head, config.head_dim, config.head_dim)  # 2-D where fused, one head
+        z = jnp.einsum("bthk,hkj->bthj", z, blocks.astype(z.dtype))
     apart = jnp.einsum("bthk,hg->bthgk", z, jnp.eye(config.n_head, dtype=z.dtype))
     return apart.reshape(*z.shape[:3], config.d_model)

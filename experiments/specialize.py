@@ -58,6 +58,11 @@ def table(rows: Sequence[dict]) -> Table:
     return made
 
 
+def as_json(rows: Sequence[dict]) -> str:
+    """JSON has no nan: what is undefined, such as brackets in a text without any, is null."""
+    return json.dumps([{k: None if v != v else v for k, v in row.items()} for row in rows], indent=1, allow_nan=False)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("config", type=Path)
@@ -69,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     settings = [[f"train.seed={seed}", *layer] for seed in args.seeds for layer in ([], ["model.n_layer=1"])]
     rows = [outcome(args.config, [*args.overrides, *setting], args.runs) for setting in settings]
     messages.show(table(rows))
-    write_atomically(args.out / "specialize.json", json.dumps(rows, indent=1))
+    write_atomically(args.out / "specialize.json", as_json(rows))
     print(verdict(rows), f"written to {args.out}", sep="\n")
     return 0
 

@@ -164,6 +164,14 @@ def test_view_writes_one_page_that_compares_the_model_with_itself_without_a_head
     assert andrea("view", copy, "def x(y):")[1].strip() == f"{copy}/view.html"
 
 
+def test_view_compares_two_steps_of_a_run(andrea, copy, tmp_path):
+    shutil.copytree(copy / "checkpoints/5", copy / "checkpoints/4")
+    code, out, _ = andrea("view", copy, "def x", "--against", f"{copy}@4", "--out", tmp_path / "page.html")
+    assert (code, out.strip()) == (0, str(tmp_path / "page.html"))
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert '"step 5"' in page and '"step 4"' in page
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_help_of_a_command_shows_an_example(andrea, command):
     code, out, _ = andrea(command, "--help")
@@ -207,6 +215,12 @@ def test_a_reader_that_goes_away_is_no_error():
         (["sample", "{run}", "x", "--temperature", "nan"], "must be a number, 0 or more, not nan"),
         (["view", "{run}", "x", "--ablate", "3"], "must be layer.head, for example 0.3, not 3"),
         (["view", "{run}", "x", "--ablate", "9.0"], "9"),
+        (["view", "{run}", "x", "--out", "{runs}"], ": is a folder; --out names a file"),
+        (["view", "{run}", "x", "--against", "{run}"], "is this run at the same step, 5; name another of its steps"),
+        (["view", "{run}", "x", "--against", "{run}@5"], "is this run at the same step, 5; name another of its steps"),
+        (["view", "{run}", "x", "--against", "{run}@4"], "has no checkpoint of step 4; it has those of steps"),
+        (["view", "{run}", "x", "--against", "{run}@late"], 'must be "last", "best" or a step, not "late"'),
+        (["view", "{run}", "x", "--out", "{config}/x.html"], "error: {config}: "),
         (["sample", "{run}", "x", "--seed", "-1"], "must be a whole number from 0 to 2**32 - 1, not -1"),
     ],
 )  # fmt: skip
@@ -215,7 +229,7 @@ def test_bad_input_gets_one_message_and_changes_nothing(andrea, tiny_config, tin
     before = contents(tiny_run.parent)
     code, out, err = andrea(*(word.format(**places) for word in words))
     assert (code, out) == (2, "")
-    assert said in err
+    assert said.format(**places) in err
     assert err.count("error:") == 1
     assert "Traceback" not in err
     assert contents(tiny_run.parent) == before
@@ -226,6 +240,14 @@ def test_a_run_whose_tokenizer_vanished_cannot_be_sampled_and_says_why(andrea, c
     code, out, err = andrea("sample", copy, "x")
     assert (code, out) == (2, "")
     assert f"error: {copy / 'tokenizer.json'}: no such file" in err
+
+
+def test_a_cache_that_cannot_be_written_is_said_without_a_traceback(andrea, tiny_config, tmp_path, monkeypatch):
+    (tmp_path / "cache").write_text("a file")
+    monkeypatch.setenv("ANDREA_CACHE", str(tmp_path / "cache"))
+    code, _, err = andrea("train", tiny_config, "--runs", tmp_path / "runs")
+    assert code == 2
+    assert f"error: {tmp_path / 'cache'}" in err
 
 
 def test_a_run_on_other_data_is_not_scored(andrea, copy):

@@ -49,9 +49,9 @@ WRONG: list[tuple[str, dict[str, object]]] = [
     ("data.seq_len", {"data.seq_len": 129}),
     ("data.repeat_share", {"data.repeat_share": 1.01}),
     ("data.repeat_share", {"data.repeat_share": -0.01}),
-    ("data.repeat_periods", {"data.repeat_periods": (8, 34)}),  # (67 - 1) // 2 = 33
-    ("data.repeat_periods", {"data.repeat_periods": (9, 8)}),
-    ("data.repeat_periods", {"data.repeat_periods": (8, 9, 10)}),
+    ("data.repeat_periods", {"data.repeat_periods": (8, 34), "data.repeat_share": 0.5}),  # (67 - 1) // 2 = 33
+    ("data.repeat_periods", {"data.repeat_periods": (9, 8), "data.repeat_share": 0.5}),
+    ("data.repeat_periods", {"data.repeat_periods": (8, 9, 10), "data.repeat_share": 0.5}),
     ("data.repeat_periods", {"data.repeat_periods": (11, 11), "data.repeat_share": 0.5}),
     ("probe.periods", {"probe.periods": (11, 34)}),
     ("probe.periods", {"probe.periods": (11, 11)}),
@@ -59,7 +59,8 @@ WRONG: list[tuple[str, dict[str, object]]] = [
     ("optim.learning_rate", {"optim.learning_rate": 0.0}),
     ("optim.weight_decay", {"optim.weight_decay": -0.1}),
     ("optim.clip_norm", {"optim.clip_norm": -1.0}),
-    ("optim.b1", {"optim.b1": 1.1}),
+    ("optim.b1", {"optim.b1": 1.0}),
+    ("optim.b2", {"optim.b2": 1.0}),
     ("optim.b2", {"optim.b2": -0.1}),
     ("optim.decay_share", {"optim.decay_share": 1.5}),
     ("optim.warmup_steps", {"optim.warmup_steps": 1001}),
@@ -81,6 +82,7 @@ def test_values_at_the_edge_are_valid():
     assert problem_keys(model__vocab_size=257, data__tokenizer="bytes") == []
     assert problem_keys(model__d_mlp=0) == []
     assert problem_keys(data__seq_len=128, data__repeat_periods=(2, 63)) == []
+    assert problem_keys(data__repeat_periods=(8, 99)) == []  # not used where nothing repeats
     assert problem_keys(data__repeat_share=1.0, data__repeat_periods=(11, 12)) == []
     assert problem_keys(optim__warmup_steps=1000, optim__clip_norm=0.0) == []
     assert problem_keys(data__corpus="./text") == []

@@ -137,7 +137,7 @@ def test_everything_wrong_is_said_at_once_and_by_whom(tmp_path: Path):
         'command line: model.biases = "maybe": must be true or false',
         "command line: train.seed = -1: must be from 0 to 2**32 - 1, not -1",
         "base.toml: model.n_head = 7: must divide d_model = 96, and 7 does not",
-        "base.toml: optim.b1 = 1.5: must be from 0 to 1, not 1.5",
+        "base.toml: optim.b1 = 1.5: must be from 0 to below 1, not 1.5",
     ]
 
 
@@ -168,7 +168,7 @@ def test_missing_keys_are_listed_once_each(tmp_path: Path):
             f"few.toml: model.{key} is missing: must be an integer"
             for key in ("vocab_size", "seq_len", "d_model", "n_layer")
         ),
-        "few.toml: optim.b1 = 2.0: must be from 0 to 1, not 2.0",
+        "few.toml: optim.b1 = 2.0: must be from 0 to below 1, not 2.0",
     ]
 
 

@@ -23,7 +23,8 @@ def one_of(*choices):
     return st.sampled_from(choices)
 
 
-SHARE, POSITIVE, WHOLE = st.floats(0, 1), st.floats(1e-300, 1e300), st.integers(1, 999)
+SHARE, DECAY = st.floats(0, 1), st.floats(0, 1, exclude_max=True)
+POSITIVE, WHOLE = st.floats(1e-300, 1e300), st.integers(1, 999)
 LETTERS = st.text(st.characters(exclude_categories=("C", "Z")))  # without control characters and spaces
 
 
@@ -54,7 +55,7 @@ def experiments(draw: st.DrawFn) -> Experiment:
     )  # fmt: skip
     optim = st.builds(
         Optim, name=one_of("adamw", "sgd", "lion", "muon", "adafactor", "lamb"), learning_rate=POSITIVE,
-        weight_decay=st.floats(0, 1e300), b1=SHARE, b2=SHARE, clip_norm=st.floats(0, 1e300),
+        weight_decay=st.floats(0, 1e300), b1=DECAY, b2=DECAY, clip_norm=st.floats(0, 1e300),
         schedule=one_of("constant", "linear", "cosine", "wsd"), warmup_steps=st.integers(0, steps), decay_share=SHARE,
     )  # fmt: skip
     train = st.builds(

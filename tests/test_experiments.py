@@ -50,6 +50,15 @@ def test_specialize_trains_a_seed_and_its_control_and_scores_both(tiny_config, t
     assert len(list((tmp_path / "runs").iterdir())) == 2
 
 
+def test_what_is_undefined_is_null_in_the_results_of_specialize():
+    text = script("specialize").as_json(
+        [{"seed": 0, "bracket_score": float("nan"), "control": 0.25, "device": {"a": 1}}]
+    )
+    assert json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is not JSON")) == [
+        {"seed": 0, "bracket_score": None, "control": 0.25, "device": {"a": 1}}
+    ]
+
+
 def comparison(difference: float = 1e-7, loop: float = 3.0, einsum: float = 1.0, matmuls: int = 12) -> Comparison:
     """Made-up results: a form of the loop's time and matmuls, one of the einsum's time; the fused ones take 1 ms."""
     equality = pd.DataFrame({

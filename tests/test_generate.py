@@ -63,6 +63,14 @@ def test_logits_with_the_cache_equal_those_of_the_full_forward(changes: dict):
     assert np.ptp(expected, axis=1).min() > 0.1  # the positions really differ
 
 
+def test_a_model_trained_with_cudnn_decodes_though_cudnn_begins_at_position_0_only():
+    m = tiny()
+    params, tokens = parameters(m), np.array([[0, 5, 7]], np.int32)
+    _, cache = read_prompt(m, "float32", "auto", params, np.pad(tokens, ((0, 0), (0, SEQ_LEN - 3))), np.int32(2))
+    logits, _ = read_token(m, "float32", "cudnn", params, cache, tokens[:, 2], np.int32(2))
+    np.testing.assert_allclose(logits, full_logits(m, params, tokens)[:, 2], atol=1e-5, rtol=1e-5)
+
+
 def test_greedy_tokens_are_the_argmax_of_the_full_forward_at_every_step():
     m = tiny(positions="rotary")
     params = parameters(m)

@@ -1,20 +1,25 @@
 """A trained run, opened for looking at."""
 
+import dataclasses
 import shutil
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
-import andrea_jax
+from andrea_jax import loaded as opened
 from andrea_jax import model, runs
 from andrea_jax.errors import UserError
 from andrea_jax.heads import Profile
+from andrea_jax.loaded import load_run
+
+SCORED = Profile(*[pd.DataFrame({"score": [0.25]})] * 5)
 
 
 @pytest.fixture(scope="module")
 def loaded(tiny_run):
-    return andrea_jax.load_run(tiny_run)
+    return load_run(tiny_run)
 
 
 @pytest.fixture
@@ -31,7 +36,7 @@ def test_a_loaded_run_holds_the_weights_of_its_last_checkpoint(loaded):
 
 def test_the_best_checkpoint_is_the_one_with_the_lowest_held_out_loss(tiny_run):
     losses = {line["step"]: line["eval_loss"] for line in runs.Run.open(tiny_run).metrics() if "eval_loss" in line}
-    assert andrea_jax.load_run(tiny_run, "best").step == min(losses, key=losses.__getitem__)
+    assert load_run(tiny_run, "best").step == min(losses, key=losses.__getitem__)
 
 
 def test_tokens_begin_with_bos_and_bytes_follow_it(loaded):
@@ -53,43 +58,72 @@ def test_a_traced_pattern_is_causal_and_its_rows_sum_to_one(loaded):
 
 
 def test_a_profile_is_computed_once_and_then_read_from_the_run(copy):
-    run = andrea_jax.load_run(copy)
+    run = load_run(copy)
     told = []
     first = run.profile(lambda done, total: told.append((done, total)))
     assert told[-1][0] == told[-1][1] > 0
     marked = Profile(first.table, first.best.assign(score=0.125), first.periods, first.offsets, first.brackets)
     marked.save(run.run.heads, 5)
     told.clear()
-    assert (run.profile(lambda *at: told.append(at)).best["score"] == 0.125).all()
+    assert set(run.profile(lambda *at: told.append(at)).best["score"]) == {0.125}
     assert not told
 
 
 def test_another_backend_replaces_the_runs_own(tiny_run):
-    assert andrea_jax.load_run(tiny_run).experiment.compute.backend == "reference"
-    assert andrea_jax.load_run(tiny_run, backend="chunked").experiment.compute.backend == "chunked"
+    assert load_run(tiny_run).experiment.compute.backend == "reference"
+    assert load_run(tiny_run, backend="chunked").experiment.compute.backend == "chunked"
     with pytest.raises(UserError, match=r'backend = "chunkd": must be one of .* \(did you mean "chunked"\?\)'):
-        andrea_jax.load_run(tiny_run, backend="chunkd")
+        load_run(tiny_run, backend="chunkd")
 
 
 def test_a_run_on_other_data_is_refused_where_its_data_are_needed_and_only_there(copy):
     runs.Run.open(copy).record(data_hash="0000")
-    run = andrea_jax.load_run(copy)
+    run = load_run(copy)
     assert run.tokens("x").shape == (1, 2)
     with pytest.raises(UserError, match="was trained on data with hash 0000, and here"):
         _ = run.dataset
 
 
 def test_a_run_without_a_checkpoint_or_a_tokenizer_says_which(copy):
-    run = andrea_jax.load_run(copy)
+    run = load_run(copy)
     (copy / "tokenizer.json").unlink()
     with pytest.raises(UserError, match=r"tokenizer\.json: no such file"):
         _ = run.tokenizer
     shutil.rmtree(copy / "checkpoints")
     with pytest.raises(UserError, match="has no checkpoint yet"):
-        andrea_jax.load_run(copy)
+        load_run(copy)
 
 
 def test_a_run_introduces_itself(loaded):
     loss = loaded.run.metrics()[-1]["eval_loss"]
     for words in (f"LoadedRun {loaded.run.name}, step 5 of 5", "2 layers × 3 heads", f"held-out {loss:.3f}"):
         assert words in repr(loaded)
+
+
+def test_a_run_at_an_earlier_step_shows_what_was_measured_up_to_it(copy):
+    run = load_run(copy)
+    losses = {line["step"]: line["eval_loss"] for line in run.run.metrics() if "eval_loss" in line}
+    there = dataclasses.replace(run, step=3)
+    assert f"held-out {losses[3]:.3f}" in repr(there)
+    assert f"held-out {losses[5]:.3f}" not in repr(there)
+    assert "last metrics none yet" in repr(dataclasses.replace(run, step=0))
+
+
+def test_a_converted_run_scores_its_own_heads_and_leaves_those_of_the_run_alone(copy, monkeypatch):
+    run = load_run(copy)
+    scored = []
+    monkeypatch.setattr(opened.heads, "profile", lambda model, *_, **__: scored.append(model.projection) or SCORED)
+    converted = run.converted("per_head")
+    assert converted.profile() is SCORED
+    assert not list(run.run.heads.iterdir())
+    SCORED.save(run.run.heads, 5)
+    assert converted.profile() is SCORED
+    assert scored == ["per_head", "per_head"]
+    assert run.profile() is not SCORED
+
+
+def test_a_converted_run_has_no_other_checkpoints(loaded):
+    converted = loaded.converted("per_head")
+    for ask in (lambda: converted.at("last"), converted.profiles):
+        with pytest.raises(UserError, match=r"a converted run has no other checkpoints; convert run.at\(step\)"):
+            ask()

@@ -90,7 +90,7 @@ def test_a_run_that_fails_while_it_is_made_leaves_nothing(tmp_path: Path, monkey
     def interrupted() -> dict:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(runs, "_provenance", interrupted)
+    monkeypatch.setattr(runs, "circumstances", interrupted)
     with pytest.raises(KeyboardInterrupt):
         create(tmp_path, EXPERIMENT, "first")
     assert list(tmp_path.iterdir()) == []
@@ -236,10 +236,11 @@ def test_a_failed_write_leaves_the_old_file_and_no_draft(run: Run, monkeypatch: 
     def fails(source: Path, target: Path) -> None:
         assert source.parent == target.parent  # os.replace is atomic only within one file system
         assert json.loads(source.read_text()) == {"a": 2}
-        raise OSError("disk")
+        raise OSError(28, "disk")
 
     monkeypatch.setattr("os.replace", fails)
-    with pytest.raises(OSError, match="disk"):
+    with pytest.raises(OSError, match="disk") as failed:
         run.write_json("heads/scores.json", {"a": 2})
+    assert failed.value.filename == str(run.heads / "scores.json")
     assert run.read_json("heads/scores.json") == {"a": 1}
     assert [path.name for path in run.heads.iterdir()] == ["scores.json"]

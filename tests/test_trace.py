@@ -56,6 +56,22 @@ def test_the_heads_outputs_add_up_to_the_layers_output_without_its_bias(projecti
                                rtol=1e-4, atol=1e-5)  # fmt: skip
 
 
+def test_one_wide_head_with_a_block_diagonal_w_o_writes_the_whole_output():
+    config = dataclasses.replace(
+        CONFIG, n_layer=1, n_head=1, n_kv_head=1, projection="fused", w_o="block_diagonal", biases=False
+    )
+    traced = trace(config, draw_params(config), TOKENS, points=("head_output", "attention_out"))
+    np.testing.assert_allclose(traced["head_output"][:, :, :, 0], traced["attention_out"], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("wrong", [{"layer": 2}, {"layer": -1}, {"head": 6}, {"sequence": 5}])
+def test_a_pattern_that_is_not_there_is_refused_and_not_clamped(wrong: dict[str, int]):
+    traced = trace(CONFIG, draw_params(CONFIG), TOKENS)
+    (name, value), *_ = wrong.items()
+    with pytest.raises(UserError, match=f"pattern: {name} = {value}: must be from 0 to"):
+        traced.pattern(**{"layer": 0, "head": 0, **wrong})
+
+
 def test_a_pattern_is_the_softmax_of_its_scores_and_its_entropy_that_of_its_rows():
     params = draw_params(CONFIG)
     traced = trace(CONFIG, params, TOKENS, entropy=True)

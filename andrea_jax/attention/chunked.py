@@ -27,8 +27,7 @@ from jax import Array, lax
 
 from andrea_jax.attention.backends import Backend
 
-# The longest chunk of queries or keys; up to here a call is one straight-line pass without a loop. 128 and 256 were the
-# fastest of 64 ... 1024 at T = 1024 on two CPU cores, forward and forward+backward (jax 0.12).
+# The longest chunk of queries or keys; up to here a call is one straight-line pass without a loop.
 CHUNK = 256
 
 # Finite stand-ins for −inf: no difference of two of them is nan, and exp(_HIDDEN − m) is exactly 0 for every running
@@ -254,7 +253,9 @@ def _chunks(length: int, longest: int) -> tuple[int, int]:
 
 
 def _dot(spec: str, x: Array, y: Array) -> Array:
-    return jnp.einsum(spec, x, y, preferred_element_type=jnp.float32)
+    # highest: a GPU would multiply float32 as TF32, and lse would not fit the scores that probes compute again
+    exact = lax.Precision.HIGHEST if x.dtype == jnp.float32 else None
+    return jnp.einsum(spec, x, y, preferred_element_type=jnp.float32, precision=exact)
 
 
 def _zeros(x: Array) -> Array:

@@ -40,8 +40,8 @@ def batch(dataset: Dataset, experiment: Experiment, step: int, *, rows: slice = 
 def _drawn_segments(rng: np.random.Generator, dataset: Dataset, kind: str, shape: tuple[int, int]) -> np.ndarray:
     """The ids of repeated segments that are not text: int32 [segment, token], -1 where the segment stays text.
 
-    kind "random": every id drawn uniformly from `dataset.frequent_ids`. kind "mixed": a third of the segments is text,
-    a third has ids drawn one by one as often as they occur in the text, a third is "random".
+    kind "random": every id drawn uniformly from `dataset.frequent_ids`. kind "mixed": in turn, beginning in
+    every batch with text: text, ids drawn one by one as often as they occur in the text, "random".
     """
     if not len(dataset.frequent_ids):
         raise UserError(f'data.repeat_kind = "{kind}": no token occurs 20 times in the training text; use "text"')

@@ -29,16 +29,23 @@ class _Closer(NamedTuple):
     unclosed: np.ndarray
 
 
-Window = tuple[np.ndarray, list[_Closer]]  # ids without BOS, and the closers to score
+class _Window(NamedTuple):
+    """ids without BOS, the innermost unclosed opener of each of its positions, and the closers to score."""
+
+    ids: np.ndarray
+    innermost: np.ndarray
+    closers: list[_Closer]
 
 
 @dataclass(frozen=True)
 class BracketWindows:
     """Windows of Python text, and each closer in them whose opener lies in the same window.
 
-    tokens: int32 [sequence, seq_len], BOS first. The others are parallel, one row a closer; positions count from the
-    window's BOS; openers outside the window are unknown to it, as they are to the model. Empty pairs such as "()" are
-    no targets, but their openers count among the candidates.
+    tokens: int32 [sequence, seq_len], BOS first · innermost: int32 [sequence, seq_len], for each position the last
+    opener before it whose closer comes after it, whichever window scores that pair; -1 where there is none, or where it
+    lies before the window. A bracket stands inside the pair around its own. The others are parallel, one row a closer;
+    positions count from the window's BOS; openers outside the window are unknown to it, as they are to the model. Empty
+    pairs such as "()" are no targets of a closer, but their openers count among the candidates.
 
     sequence, closer, opener: int32 [pair]; opener is the match · depth: brackets open before the closer, its own
     opener included, 1 = outermost · distance: closer - opener · nearest: the last opener of any type before the
@@ -48,6 +55,7 @@ class BracketWindows:
     """
 
     tokens: np.ndarray
+    innermost: np.ndarray
     sequence: np.ndarray
     closer: np.ndarray
     opener: np.ndarray
@@ -146,7 +154,7 @@ def bracket_windows(dataset: Dataset, seq_len: int, n: int, seed: int) -> Bracke
     documents = dataset.heldout
     python = [i for i, name in enumerate(documents.names) if name.endswith(".py")]
     rng = np.random.Generator(np.random.Philox(key=seed))
-    found: list[Window] = []
+    found: list[_Window] = []
     for i in python:
         try:
             pairs = token_pairs(documents, i)
@@ -164,13 +172,14 @@ def _why_none(n_python: int, n_documents: int, seq_len: int) -> str:
     return f"no window of {seq_len} tokens in the {n_python} held-out Python documents holds a bracket pair"
 
 
-def _windows_of(ids: np.ndarray, pairs: Pairs, width: int, rng: np.random.Generator) -> Iterator[Window]:
-    """(ids of a window without BOS, its closers): each pair that fits into a window appears in exactly one.
+def _windows_of(ids: np.ndarray, pairs: Pairs, width: int, rng: np.random.Generator) -> Iterator[_Window]:
+    """Windows of a document: each pair that fits into a window is scored in exactly one.
 
     A window is laid, at a random place, around the first pair that has none yet, and takes the others that it holds.
     (A fixed grid of windows would cut a quarter of the pairs at 64 bytes, and nearly half of the hardest.)
     """
     left = ~pairs.empty & (pairs.closer - pairs.opener < width)
+    innermost = _innermost(pairs, len(ids))
     while left.any() and len(ids) >= width:
         first = int(np.argmax(left))
         slack = width - 1 - int(pairs.closer[first] - pairs.opener[first])
@@ -180,7 +189,16 @@ def _windows_of(ids: np.ndarray, pairs: Pairs, width: int, rng: np.random.Genera
         left &= ~(inside & (pairs.closer < start + width))
         opener, closer = pairs.opener[inside] - start + 1, pairs.closer[inside] - start + 1  # + 1: BOS is position 0
         closers = [_closer(opener, closer, pairs.kind[inside], int(target)) for target in targets]
-        yield ids[start : start + width], closers
+        around = innermost[start : start + width]
+        yield _Window(ids[start : start + width], np.where(around >= start, around - start + 1, -1), closers)
+
+
+def _innermost(pairs: Pairs, n: int) -> np.ndarray:
+    """The innermost unclosed opener, int64 [n], -1: none. A bracket stands inside the pair around its own."""
+    innermost = np.full(n, -1)
+    for opener, closer in zip(pairs.opener, pairs.closer, strict=True):  # outer pairs first, so that inner ones win
+        innermost[opener + 1 : closer] = opener
+    return innermost
 
 
 def _closer(opener: np.ndarray, closer: np.ndarray, kind: np.ndarray, target: int) -> _Closer:
@@ -189,16 +207,18 @@ def _closer(opener: np.ndarray, closer: np.ndarray, kind: np.ndarray, target: in
     return _Closer(at, opener[before], opener[before & (kind == kind[target])], opener[before & (closer >= at)])
 
 
-def _collect(windows: list[Window], seq_len: int, reason: str) -> BracketWindows:
+def _collect(windows: list[_Window], seq_len: int, reason: str) -> BracketWindows:
     tokens = np.full((len(windows), seq_len), BOS, np.int32)
-    for row, (ids, _) in zip(tokens, windows, strict=True):
-        row[1:] = ids
-    closers = [closer for _, closers in windows for closer in closers]
+    innermost = np.full((len(windows), seq_len), -1, np.int32)
+    for i, window in enumerate(windows):
+        tokens[i, 1:], innermost[i, 1:] = window.ids, window.innermost
+    closers = [closer for window in windows for closer in window.closers]
     at = np.array([closer.at for closer in closers], np.int32)
     opener = np.array([closer.unclosed[-1] for closer in closers], np.int32)
     return BracketWindows(
         tokens=tokens,
-        sequence=np.array([i for i, (_, closers) in enumerate(windows) for _ in closers], np.int32),
+        innermost=innermost,
+        sequence=np.array([i for i, window in enumerate(windows) for _ in window.closers], np.int32),
         closer=at,
         opener=opener,
         depth=np.array([len(closer.unclosed) for closer in closers], np.int32),

@@ -8,12 +8,13 @@ A data set is a folder `<cache>/tokens/<key>/`, written beside its place and the
     tokenizer.json  the tokenizer
     summary.json    what went in (sources, versions, licences, skipped sources), sizes, sha256 of the files above
 
-The key is a hash of everything the tokens depend on. Opening checks every size and every sha256 (0.05 s for 25 MB).
+The key is a hash of everything the tokens depend on. Opening checks every size and every sha256.
 """
 
 import functools
 import hashlib
 import json
+import logging
 import os
 import shutil
 import sys
@@ -31,6 +32,7 @@ from andrea_jax.data.tokenizer import Tokenizer, byte_tokenizer, train_bpe
 from andrea_jax.errors import UserError
 
 FORMAT = 2  # of the cache folder; a change of format or of the held-out rules changes it
+_LOG = logging.getLogger("andrea_jax")
 _CHECKED = ("tokens.u16", "starts.npy", "names.json", "tokenizer.json")
 
 Progress = Callable[[str], None]
@@ -111,7 +113,7 @@ def prepare(experiment: Experiment, cache: Path | None = None, progress: Progres
     folder = _folder(cache, experiment, sources, local)
     skipped: dict[str, str] = {}
     if not folder.exists():
-        skipped = _unavailable(sources, cache, progress)
+        skipped = _unavailable(sources, cache)
         sources = tuple(source for source in sources if source.name not in skipped)
         if not sources:
             raise UserError(f'data.corpus = "{experiment.data.corpus}": no source is available: {skipped}')
@@ -165,14 +167,14 @@ def _documents(source: Source, local: dict[str, list[Document]], cache: Path, pr
     return list(source.read(fetch(source, cache)))
 
 
-def _unavailable(sources: Iterable[Source], cache: Path, progress: Progress) -> dict[str, str]:
-    """name -> reason, of each source that is not fetched yet and whose client is missing; each is said once."""
+def _unavailable(sources: Iterable[Source], cache: Path) -> dict[str, str]:
+    """name -> reason, of each source that is not fetched yet and whose client is missing; a warning names each."""
     skipped = {}
     for source in sources:
         reason = missing_client(source)
         if reason and not archive_path(source, cache).exists():
             skipped[source.name] = reason
-            progress(f"skipping source {source.name} ({source.package}): {reason}")
+            _LOG.warning("skipping source %s (%s): %s", source.name, source.package, reason)
     return skipped
 
 

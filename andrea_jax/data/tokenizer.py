@@ -6,7 +6,7 @@ bracket has nothing to point at. The price: the space before a bracket is a toke
 """
 
 import json
-import os
+import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,7 @@ from tokenizers import models, pre_tokenizers, trainers
 
 from andrea_jax.config import BOS, N_BYTES
 from andrea_jax.errors import UserError
+from andrea_jax.runs import write_atomically
 
 BRACKETS = "()[]{}"
 _BOS_TEXT = "⟨bos⟩"  # outside the byte-level alphabet, so no text can become it
@@ -53,6 +54,17 @@ class Tokenizer:
         """One printable string a token, for plots: space is ·, newline is ⏎, tab is ⇥, a lone byte is \\xNN."""
         return [_BOS_TEXT if i == BOS else _printable(self.token_bytes[i]) for i in ids]
 
+    def punctuation(self) -> np.ndarray:
+        """bool [vocab]: tokens of punctuation alone (Unicode's categories P and S; in ASCII, string.punctuation).
+
+        No letter, digit, space or newline; not BOS, nor a byte that is no character by itself.
+        """
+        return np.array([_is_punctuation(piece) for piece in self.token_bytes])
+
+    def newline(self) -> np.ndarray:
+        """bool [vocab]: tokens that hold a newline, whatever else they hold."""
+        return np.array([b"\n" in piece for piece in self.token_bytes])
+
     def to_json(self) -> str:
         """What `from_json` reads."""
         return json.dumps({"name": self.name, "bpe": None if self.bpe is None else json.loads(self.bpe.to_str())})
@@ -71,9 +83,7 @@ class Tokenizer:
 
     def save(self, path: Path) -> None:
         """Writes the tokenizer to one JSON file, atomically."""
-        temporary = path.with_name(path.name + ".tmp")
-        temporary.write_text(self.to_json(), encoding="utf-8")
-        os.replace(temporary, path)
+        write_atomically(path, self.to_json())
 
     @staticmethod
     def load(path: Path) -> "Tokenizer":
@@ -139,6 +149,11 @@ def _byte_characters() -> list[str]:
 
 
 _BYTE_CHARACTERS = _byte_characters()
+
+
+def _is_punctuation(piece: bytes) -> bool:
+    text = piece.decode("utf-8", "ignore")
+    return text.encode() == piece != b"" and all(unicodedata.category(c)[0] in "PS" for c in text)
 
 
 def _printable(piece: bytes) -> str:

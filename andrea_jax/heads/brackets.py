@@ -1,8 +1,8 @@
-"""The bracket probe: its targets, and heads against simple rules on easy and hard pairs.
+"""The bracket probes: their targets, and heads against simple rules on easy and hard pairs.
 
 The question is asked at the token before the closer, where the model has to predict it, and apart from that at the
-closer itself. The nearest opener is the match of most closers, so a score means little without the pairs on which
-the rules fail.
+closer itself; `open_bracket` asks everywhere inside brackets. The nearest opener is the match of most closers, so a
+score means little without the pairs on which the rules fail.
 """
 
 from dataclasses import dataclass
@@ -37,7 +37,8 @@ def stream(dataset: Dataset, seq_len: int, n: int, seed: int) -> BracketStream:
     n_used = max(n, int(np.searchsorted(hardest, WANTED_HARDEST)) + 1)
     if n_used < len(found.tokens):
         found = data.bracket_windows(dataset, seq_len, n_used, seed)
-    return BracketStream(found.tokens, {probe: matches(found, probe) for probe in ASKED}, found)
+    targets = {probe: matches(found, probe) for probe in ASKED} | {"open_bracket": open_bracket(found)}
+    return BracketStream(found.tokens, targets, found)
 
 
 def kinds(windows: BracketWindows) -> dict[str, np.ndarray]:
@@ -59,6 +60,16 @@ def kinds(windows: BracketWindows) -> dict[str, np.ndarray]:
 def matches(windows: BracketWindows, probe: str) -> Targets:
     """{the matching opener}, for every pair."""
     return Targets(windows.sequence, windows.closer - ASKED[probe], windows.opener)
+
+
+def open_bracket(windows: BracketWindows) -> Targets:
+    """{the innermost unclosed opener}, for every position between an opener and its closer, where it is in the window.
+
+    A position in two overlapping windows is asked in both.
+    """
+    sequence, query = np.nonzero(windows.innermost >= 0)
+    key = windows.innermost[sequence, query]
+    return Targets(sequence.astype(np.int32), query.astype(np.int32), key)
 
 
 def openers(windows: BracketWindows) -> Targets:

@@ -1,7 +1,6 @@
 """What every head of a model does: all probes on their streams, as tables."""
 
 import functools
-import os
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from andrea_jax.heads.streams import Repeats, Stream, control_name, offset_name
 from andrea_jax.heads.tables import Result
 from andrea_jax.heads.targets import Targets
 from andrea_jax.model import Params
+from andrea_jax.runs import write_atomically
 
 BEHAVIOURS = ("previous_token", "current_token", "first_token", "duplicate_token", "induction", "bracket")
 
@@ -50,11 +50,8 @@ class Profile:
     def save(self, folder: Path, step: int) -> None:
         """Writes best-, periods-, offsets- and brackets-<step>.parquet, then profile-<step>.parquet (the table): where
         that one is, all are."""
-        folder.mkdir(parents=True, exist_ok=True)
         for path, field in self._files(folder, step).items():
-            temporary = path.with_name(path.name + ".tmp")
-            getattr(self, field).to_parquet(temporary, index=False)
-            os.replace(temporary, path)
+            write_atomically(path, getattr(self, field).to_parquet(index=False))
 
     @classmethod
     def load(cls, folder: Path, step: int) -> "Profile":
@@ -136,12 +133,12 @@ def _results(seq_len: int, repeats: Repeats, reason: str, measured: tuple[Measur
     """Every probe's sums and controls, in the order of the tables; `measured` in the order of the streams."""
     text, random, repeated, bracket = measured
     periods = np.unique(repeats.period).tolist()
-    results = {name: Result(text.probes[name]) for name in BEHAVIOURS[:4]}
+    results = {name: Result(text.probes[name]) for name in (*BEHAVIOURS[:4], "delimiter", "newline")}
     results["previous_token"] = Result(text.probes["previous_token"], (random.probes["previous_token"],))
     for name in ("induction", "induction_all"):
         controls = tuple(repeated.probes[control_name(name, period)] for period in periods)
         results[name] = Result(repeated.probes[name], controls)
-    results |= {name: Result(bracket.probes[name], reason=reason or tables.NO_TARGET) for name in brackets.ASKED}
+    results |= {name: Result(sums, reason=reason or tables.NO_TARGET) for name, sums in bracket.probes.items()}
     return results | {"entropy": _entropy(text, seq_len)}
 
 

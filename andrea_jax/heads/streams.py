@@ -38,6 +38,8 @@ def text(dataset: Dataset, seq_len: int, n: int, seed: int) -> Stream:
         "current_token": targets.current_token(tokens),
         "first_token": targets.first_token(tokens),
         "duplicate_token": targets.duplicate_token(tokens),
+        "delimiter": targets.latest(tokens, dataset.tokenizer.punctuation()),
+        "newline": targets.latest(tokens, dataset.tokenizer.newline()),
     }
     return Stream(tokens, probes | {offset_name(d): targets.fixed_offset(tokens, d) for d in offsets(seq_len)})
 

@@ -74,6 +74,20 @@ def duplicate_token(tokens: np.ndarray) -> Targets:
     return _targets(*np.concatenate(pairs, axis=1))
 
 
+def latest(tokens: np.ndarray, wanted: np.ndarray) -> Targets:
+    """{the most recent k < q with wanted[x_k]}; wanted: bool [vocab], false for BOS.
+
+    One target a query; queries before the first such token have none. The probe `delimiter` wants punctuation,
+    `newline` the tokens that hold a newline. Their base rate is the usual baseline, here the mean of 1/(q + 1).
+    The position in the line has no probe of its own: a head that looks where the line began is found by `newline`, one
+    that looks a fixed distance back by the offset profile.
+    """
+    position = np.where(wanted[tokens], np.arange(tokens.shape[1]), -1)
+    before = np.maximum.accumulate(position, axis=1)[:, :-1]  # the latest at q − 1, of q = 1, 2, …
+    sequence, previous = np.nonzero(before >= 0)
+    return _targets(sequence, previous + 1, before[sequence, previous])
+
+
 def induction_all(tokens: np.ndarray) -> Targets:
     """The followers of all earlier occurrences: k + 1 for k >= 1 with x_k = x_q and k + 1 < q.
 

@@ -199,7 +199,7 @@ def repetition(e: Experiment) -> str:
     what = {
         "text": "real text",
         "random": "uniform random tokens",
-        "mixed": "a third real text, a third random tokens as frequent as in the text, a third uniform random tokens",
+        "mixed": "in turn real text, random tokens as frequent as in the text, and uniform random tokens",
     }[e.data.repeat_kind]
     low, high = e.data.repeat_periods
     return (

@@ -4,7 +4,6 @@
 `figures/`, and the page to `report.html`. What was not computed is named in its place, never left out in silence.
 """
 
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -43,7 +42,8 @@ READING = {
     "bootstrap intervals.",
     "gradients": "The norm of the loss's gradient with respect to each head's weights, at every evaluation, on one "
     "batch (so it is noisy). Lines of one layer share a colour.",
-    "checks": "The trained weights were converted to the other projection and everything was computed again. A dot "
+    "checks": "The trained weights were converted to the other projection and everything was computed again (gradients "
+    "with GELU in place of ReLU, whose gates flip on a last bit and say nothing about projections). A dot "
     "left of its tolerance: fused and per-head are the same function up to rounding.",
 }
 
@@ -147,14 +147,14 @@ def _save(run: Run, name: str, drawn: Figure) -> str:
 
 
 def _missing(name: str) -> str:
-    why = f" (it takes {FEWEST} checkpoints with a head profile)" if name == "development" else ""
+    why = ""
+    if name == "development":
+        why = f" (it takes {FEWEST} scored checkpoints: train.log_spaced_checkpoints=true, then report --development)"
     return page.text(f"Not computed for this run: {name}{why}.", "soft")
 
 
 def _save_table(run: Run, name: str, frame: pd.DataFrame) -> None:
-    parquet = io.BytesIO()
-    frame.to_parquet(parquet, index=False)
-    write_atomically(run.figures / f"{name}.parquet", parquet.getvalue())
+    write_atomically(run.figures / f"{name}.parquet", frame.to_parquet(index=False))
     write_atomically(run.figures / f"{name}.csv", frame.to_csv(index=False))
 
 
@@ -201,7 +201,9 @@ def _provenance(written: Mapping[str, Json]) -> str:
 
 
 def _flat(value: Json | Mapping[str, Json], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Nested provenance as dotted keys; None is "unknown"."""
+    """Nested provenance as dotted keys, sessions counted from 0; None is "unknown"."""
+    if isinstance(value, list) and value and all(isinstance(inner, Mapping) for inner in value):
+        value = {str(i): inner for i, inner in enumerate(value)}
     if isinstance(value, Mapping):
         for key, inner in value.items():
             yield from _flat(inner, f"{prefix}.{key}" if prefix else key)

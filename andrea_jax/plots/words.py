@@ -26,18 +26,30 @@ PROBES = {
     "duplicate_token": ProbeWords(
         "duplicate token", "dupl.\ntoken", "looks at earlier copies", "earlier copies of the token"
     ),
+    "delimiter": ProbeWords(
+        "last delimiter", "last\npunc", "looks at last punctuation", "the last punctuation before the token"
+    ),
+    "newline": ProbeWords(
+        "last newline", "new\nline", "looks where its line began", "the last newline before the token"
+    ),
     "induction": ProbeWords("induction", "induc\ntion", "looks just after its copy", "induction targets", _OFFSET),
     "induction_all": ProbeWords(
-        "induction (all)", "ind.\n(all)", "the same, after any copy", "the followers of all earlier copies", _OFFSET
+        "induction (all)", "ind.\nall", "the same, after any copy", "the followers of all earlier copies", _OFFSET
     ),
-    "bracket": ProbeWords("bracket", "brac-\nket", "before closer, at opener", f"{_OPENER} (before the closer)"),
+    "bracket": ProbeWords("bracket", "brac\nket", "before closer, at opener", f"{_OPENER} (before the closer)"),
     "bracket_at_closer": ProbeWords(
-        "bracket at closer", "at\ncloser", "at closer, at its opener", f"{_OPENER} (at the closer)"
+        "bracket at closer", "at\n)]}", "at closer, at its opener", f"{_OPENER} (at the closer)"
+    ),
+    "open_bracket": ProbeWords(
+        "open bracket",
+        "open\n([{",
+        "in brackets, at its opener",
+        "the innermost unclosed opener (anywhere in brackets)",
     ),
     "offset": ProbeWords(
         "best offset", "best\noffset", "looks back one fixed distance", "the token a fixed distance back"
     ),
-    "entropy": ProbeWords("entropy (nats)", "entr.\nnats", "spreads attention least", "few tokens"),
+    "entropy": ProbeWords("entropy (nats)", "ent.\nnats", "spreads attention least", "few tokens"),
 }
 
 GLOSSARY = {

@@ -5,7 +5,8 @@ Kept are the last one, the one with the lowest held-out loss in metrics.jsonl, a
 train.log_spaced_checkpoints asks for them, steps 0, 1, 2, 4, 8, ...
 """
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -63,7 +64,10 @@ class Checkpoints:
         self._manager.save(state.step, args=items)
 
     def last(self, optimizer: optax.GradientTransformation) -> State | None:
-        """The last state saved, None where there is none. `optimizer` is the one it was saved with."""
+        """The last state saved, None where there is none. `optimizer` is the one it was saved with.
+
+        Raises UserError where it is damaged.
+        """
         step = self._manager.latest_step()
         if step is None:
             return None
@@ -73,8 +77,9 @@ class Checkpoints:
             opt_state=_restore(jax.eval_shape(optimizer.init, params)),
             unlogged=ocp.args.JsonRestore(),
         )
-        saved = self._manager.restore(step, args=items)
-        return State(step, saved["params"], saved["opt_state"], saved["unlogged"]["losses"])
+        with _damage_named(self._run, step):
+            saved = self._manager.restore(step, args=items)
+            return State(step, saved["params"], saved["opt_state"], saved["unlogged"]["losses"])
 
     def _prune(self) -> None:
         steps = self._manager.all_steps()
@@ -104,7 +109,8 @@ def steps(run: Run) -> list[int]:
 def restore(run: Run, step: int | Literal["last", "best"] = "last") -> tuple[Params, int]:
     """(params, step) of a checkpoint, float32, on the default device; the optimizer need not be known.
 
-    "best" has the lowest held-out loss. Raises UserError where the run has no checkpoint, or not that one.
+    "best" has the lowest held-out loss. Raises UserError where the run has no checkpoint, or not that one,
+    or where it is damaged.
     """
     found = steps(run)
     if not found:
@@ -113,11 +119,23 @@ def restore(run: Run, step: int | Literal["last", "best"] = "last") -> tuple[Par
     if chosen not in found:
         what = "no checkpoint was evaluated" if chosen is None else f"has no checkpoint of step {chosen}"
         raise UserError(f"{run.path}: {what}; it has those of steps {', '.join(map(str, found))}")
-    manager = _manager(run)
     items = ocp.args.Composite(params=_restore(model.abstract(run.experiment.model)))
-    saved = manager.restore(chosen, args=items)
-    manager.close()
-    return saved["params"], chosen
+    with contextlib.closing(_manager(run)) as manager, _damage_named(run, chosen):
+        return manager.restore(chosen, args=items)["params"], chosen
+
+
+@contextlib.contextmanager
+def _damage_named(run: Run, step: int) -> Iterator[None]:
+    """Turns what Orbax raises for files that are cut or missing into a UserError."""
+    try:
+        yield
+    except (MemoryError, PermissionError, jax.errors.JaxRuntimeError):  # no fault of the files
+        raise
+    except Exception as error:  # Orbax raises many classes, for a lost array Exception itself
+        others = ", ".join(str(other) for other in steps(run) if other != step)
+        left = f"has other checkpoints, of steps {others}" if others else "has no other checkpoint"
+        text = f"is damaged: files are cut or missing; the run {left}; remove the folder to go on without it"
+        raise UserError(f"{run.checkpoints / str(step)}: {text}") from error
 
 
 def _manager(run: Run) -> ocp.CheckpointManager:

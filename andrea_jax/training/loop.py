@@ -16,10 +16,11 @@ from andrea_jax import data, model
 from andrea_jax.config import Experiment
 from andrea_jax.errors import UserError
 from andrea_jax.model import Params
-from andrea_jax.runs import Run
+from andrea_jax.runs import Json, Run, circumstances, now
 from andrea_jax.training import optimizer
 from andrea_jax.training.checkpoints import Checkpoints, State, is_log_spaced, steps
 from andrea_jax.training.evaluation import evaluate, heldout_set
+from andrea_jax.training.lock import locked
 from andrea_jax.training.progress import Display, display
 from andrea_jax.training.recorder import NotFinite, Recorder
 from andrea_jax.training.step import make_step
@@ -44,14 +45,17 @@ def train(run: Run, dataset: data.Dataset, *, until: int | None = None, progress
     continuing gives the same numbers as not stopping, bit for bit on a CPU.
 
     Raises Interrupted (with everything saved) on Ctrl-C or SIGTERM, and UserError where `dataset` is not the data the
-    run began with, or where the loss stops being finite.
+    run began with, where another process trains the run, where its last checkpoint is damaged, or where the loss stops
+    being finite.
     """
     experiment = run.experiment
     last = min(experiment.train.steps, experiment.train.steps if until is None else until)
     heldout = heldout_set(dataset, experiment.data.seq_len)  # fails here where there are none, not after a while
     try:
-        with Checkpoints(run) as checkpoints:
+        with locked(run), Checkpoints(run) as checkpoints:
             state = _begin(run, dataset, checkpoints)
+            if state.step < last:
+                _record_session(run, state.step)
             with contextlib.closing(display(progress, experiment.train.steps, state.step)) as view:
                 return _Training(run, dataset, heldout, checkpoints, view).run(state, last).params
     except NotFinite as error:
@@ -73,16 +77,27 @@ def _begin(run: Run, dataset: data.Dataset, checkpoints: Checkpoints) -> State:
         state = State(0, params, optimize.init(params), [])
     dataset.tokenizer.save(run.path / "tokenizer.json")
     run.truncate_metrics(state.step)
-    device = jax.devices()[0]
     run.record(
         data_hash=dataset.hash,
         data=dataset.summary,  # pyright: ignore[reportArgumentType]
-        device={"platform": device.platform, "kind": device.device_kind, "count": jax.device_count()},
+        device=device(),
         n_params=sum(x.size for x in jax.tree.leaves(state.params)),
         repeat_share=experiment.data.repeat_share,
         finished=False,
     )
     return state
+
+
+def _record_session(run: Run, step: int) -> None:
+    """Adds to the provenance's `sessions`: code, versions and machine may change between two stretches of training."""
+    session = {"started": now(), "from_step": step, **circumstances(), "device": device()}
+    run.record(sessions=[*run.provenance.get("sessions", []), session])  # none yet at the first start
+
+
+def device() -> dict[str, Json]:
+    """The accelerators this process computes on: platform, kind, count."""
+    first = jax.devices()[0]
+    return {"platform": first.platform, "kind": first.device_kind, "count": jax.device_count()}
 
 
 class _Training:
@@ -110,12 +125,13 @@ class _Training:
                 params, opt_state, metrics = step(params, opt_state, tokens)
                 done += 1
                 recorder.add(done, metrics)
-                if stop.is_set() or done == last or self._is_due(done):
+                stopping = stop.is_set()  # read once: a signal that comes later is for the next step
+                if stopping or done == last or self._is_due(done):
                     recorder.drain()
                     if self._is_evaluated(done):
                         self._evaluate(done, params, recorder)
                     self._checkpoints.save(State(done, params, opt_state, list(recorder.unlogged)))
-                if stop.is_set():
+                if stopping:
                     self._record_end(recorder, done)
                     raise Interrupted(self._run, done)
         self._record_end(recorder, done)

@@ -48,7 +48,8 @@ def test_auto_takes_cudnn_where_it_can_run_and_chunked_elsewhere(call, name):
     assert choose("auto", call, BACKENDS, AUTO).name == name
 
 
-def test_auto_says_once_what_it_chose_and_why(caplog):
+def test_auto_says_once_what_it_chose_and_why(caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("andrea_jax"), "propagate", True)  # the command line turns it off
     with caplog.at_level(logging.INFO, logger="andrea_jax"):
         for _ in range(3):
             choose("auto", change(H200, dtype="float32"), BACKENDS, AUTO)

@@ -60,6 +60,40 @@ def test_each_closer_carries_its_match_and_what_the_rules_say(
     assert windows.hardest[row] == (closer == 20)
 
 
+def test_every_position_knows_its_innermost_unclosed_opener(windows):
+    #     BOS f ( a [ b ] ( c ) , _ { d : _ ( e ) } )
+    row = [-1, -1, -1, 2, 2, 4, 2, 2, 7, 2, 2, 2, 2, 12, 12, 12, 12, 16, 12, 2, -1]
+    assert windows.innermost.dtype == np.int32 and windows.innermost.tolist() == [row]
+
+
+def test_empty_pairs_and_those_with_a_bracket_outside_the_window_are_innermost_too(dataset_of):
+    #       0123456789012345   openers 1 ( 3 ( 8 [ 11 (   closers 4 ) 13 ) 14 ] 15 ); "( )" at 11 holds a space
+    text = "f(g(), x[1,( )])"
+    innermost = [-1, -1, 1, 1, 1, 1, 1, 1, 1, 8, 8, 8, 11, 8, 1, -1]  # of each byte, by hand
+    windows = bracket_windows(dataset_of({"t.py": "x"}, {"h.py": text}), seq_len=10, n=9, seed=0)
+    assert windows.n == 1  # "[1,( )]": "(g...)" does not fit into 9 tokens, the two others are empty
+    start = text.index(bytes(int(i) - 1 for i in windows.tokens[0, 1:]).decode())
+    assert 0 < start < 9
+    expected = [-1] + [i - start + 1 if i >= start else -1 for i in innermost[start : start + 9]]
+    assert windows.innermost.tolist() == [expected]
+
+
+def test_a_pair_scored_in_another_window_is_innermost_in_this_one_as_well(dataset_of):
+    text = "".join(f"f(a[{i}], b)\n" for i in range(10))  # 11 bytes a line: ( at 1, [ at 3, ] at 5, ) at 9
+    line = [-1, -1, 1, 1, 3, 1, 1, 1, 1, -1, -1]
+    windows = bracket_windows(dataset_of({"t.py": "x"}, {"h.py": text}), seq_len=16, n=99, seed=2)
+    assert windows.n == 20
+    scored = set(zip(windows.sequence.tolist(), windows.opener.tolist(), strict=True))
+    elsewhere = 0
+    for i, (tokens, innermost) in enumerate(zip(windows.tokens.tolist(), windows.innermost.tolist(), strict=True)):
+        start = text.index(bytes(token - 1 for token in tokens[1:]).decode())
+        whole = [11 * (p // 11) + line[p % 11] if line[p % 11] >= 0 else -1 for p in range(start, start + 15)]
+        expected = [-1] + [p - start + 1 if p >= start else -1 for p in whole]
+        assert innermost == expected
+        elsewhere += len({(i, opener) for opener in expected if opener >= 0} - scored)
+    assert elsewhere > 0
+
+
 def test_brackets_in_strings_and_comments_do_not_count():
     assert places("a = '(' + f(b)  # [\n") == [(11, 13)]
     assert places("'''\n(\n''' + k(v)\n") == [(13, 15)]
@@ -118,7 +152,9 @@ def test_every_pair_that_fits_is_scored_exactly_once(dataset_of):
 
 def test_a_corpus_without_python_gives_no_window_and_says_why(dataset_of):
     windows = bracket_windows(dataset_of({"a.txt": "x"}, {"b.txt": "f(x)", "c.txt": "y"}), seq_len=4, n=5, seed=0)
-    assert windows.n == 0 and windows.tokens.shape == (0, 4) and windows.hardest.shape == (0,)
+    assert (
+        windows.n == 0 and windows.tokens.shape == windows.innermost.shape == (0, 4) and windows.hardest.shape == (0,)
+    )
     assert "none of the 2 held-out documents is Python" in windows.reason
 
 

@@ -1,6 +1,7 @@
 """The token cache: split by document, BOS at every start, opened again without work, and loud when damaged."""
 
 import json
+import logging
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -186,13 +187,16 @@ def fetched(name: str) -> Source:
     return Source(name, "1", "any", "npm", f"{name}@1", "0" * 64, read)
 
 
-def test_a_source_without_its_client_is_skipped_said_once_and_recorded(tmp_path, corpus, experiment, monkeypatch):
+def test_a_source_without_its_client_is_skipped_with_a_warning_and_recorded(
+    tmp_path, corpus, experiment, monkeypatch, caplog
+):
     sources = (*packing.corpus_sources(str(corpus)), fetched("sotu"))
     monkeypatch.setattr(packing, "corpus_sources", lambda name: sources)
     monkeypatch.setenv("PATH", "")
-    said: list[str] = []
-    dataset = prepare(experiment, tmp_path / "cache", said.append)
-    assert [m for m in said if "skip" in m] == ["skipping source sotu (sotu@1): npm is not on PATH"]
+    monkeypatch.setattr(logging.getLogger("andrea_jax"), "propagate", True)  # the command line turns it off
+    dataset = prepare(experiment, tmp_path / "cache", lambda message: None)
+    assert [r.getMessage() for r in caplog.records] == ["skipping source sotu (sotu@1): npm is not on PATH"]
+    assert caplog.records[0].levelname == "WARNING"
     assert dataset.summary["skipped"] == {"sotu": "npm is not on PATH"}
     assert list(json.loads(json.dumps(dataset.summary["sources"]))) == ["folder"]
 

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import tokenizers
 from hypothesis import given, settings
@@ -40,6 +41,23 @@ def test_ids_are_bos_then_bytes_then_merges():
     assert all(len(piece) > 1 for piece in BPE.token_bytes[257:])
     assert len(set(BPE.token_bytes)) == 293
     assert BYTES.encode("aé") == [98, 196, 170]
+
+
+def test_punctuation_is_what_has_no_letter_digit_or_space():
+    bytes_that_are = {bytes([i - 1]).decode() for i in np.flatnonzero(BYTES.punctuation())}  # neither BOS nor "é"'s
+    assert bytes_that_are == set("""!"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~""")
+    pieces = (b"", b".", b"...", b"\xe2\x80\x94", b"\x80", b"):", b" .", b".\n", b".a", b"1.", b"\n", b"\n\n  ")
+    tokenizer = Tokenizer("by hand", pieces)
+    assert np.flatnonzero(tokenizer.punctuation()).tolist() == [1, 2, 3, 5]
+    assert np.flatnonzero(tokenizer.newline()).tolist() == [7, 10, 11]
+
+
+def test_a_vocabulary_of_merges_has_its_punctuation_and_newlines():
+    chosen = BPE.punctuation(), BPE.newline()
+    assert all(mask.dtype == bool and mask.shape == (293,) and not mask[0] for mask in chosen)
+    ids = BPE.encode("f(x): y\n\n")
+    assert [BPE.decode([i]) for i in ids if chosen[0][i]] == ["(", ")", ":"]
+    assert "".join(BPE.decode([i]) for i in ids if chosen[1][i]).count("\n") == 2
 
 
 def test_merges_shorten_text_they_were_learned_from():
@@ -89,3 +107,11 @@ def test_a_file_that_is_no_tokenizer_is_an_error(tmp_path, content):
     path.write_text(content)
     with pytest.raises(UserError, match=r"tokenizer\.json: not a tokenizer"):
         Tokenizer.load(path)
+
+
+def test_saving_leaves_files_of_other_names_alone(tmp_path):
+    tokenizer = byte_tokenizer()
+    (tmp_path / "tokenizer.json.tmp").write_text("of another process")
+    tokenizer.save(tmp_path / "new" / "tokenizer.json")
+    tokenizer.save(tmp_path / "tokenizer.json")
+    assert (tmp_path / "tokenizer.json.tmp").read_text() == "of another process"

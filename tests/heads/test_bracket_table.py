@@ -23,7 +23,8 @@ def windows() -> BracketWindows:
     both = {name: np.concatenate([np.array(x, np.int32)] * 2) for name, x in one.items()}
     tokens = np.tile(np.arange(14, dtype=np.int32), (2, 1))
     sequence = np.repeat(np.arange(2, dtype=np.int32), 3)
-    return BracketWindows(tokens, sequence, distance=both["closer"] - both["opener"], reason="", **both)
+    innermost = np.tile(np.array([-1] * 3 + [2, 2, 4, 2, 2, 2, 8, 2, 2, 2, -1], np.int32), (2, 1))
+    return BracketWindows(tokens, innermost, sequence, distance=both["closer"] - both["opener"], reason="", **both)
 
 
 def measured() -> Measured:
@@ -47,6 +48,14 @@ def test_the_openers_of_a_closer_are_listed_before_it_and_at_it():
     assert [found.keys(0, q) for q in (5, 9, 12, 6, 10, 13)] == [{2, 4}, {2, 4, 8}, {2, 4, 8}] * 2
     assert brackets.matches(windows(), "bracket").keys(1, 12) == {2}
     assert brackets.matches(windows(), "bracket_at_closer").keys(1, 13) == {2}
+
+
+def test_every_position_inside_brackets_has_its_innermost_opener():
+    found = brackets.open_bracket(windows())
+    for sequence in (0, 1):
+        inside = {q: found.keys(sequence, q) for q in range(14) if found.keys(sequence, q)}
+        assert inside == {q: {2} for q in (3, 4, 6, 7, 8, 10, 11, 12)} | {5: {4}, 9: {8}}
+    assert len(found.key) == 20
 
 
 def test_a_head_is_scored_raw_and_among_openers_pair_by_pair():

@@ -1,6 +1,7 @@
 """The whole profile on a hand-built model whose heads are known."""
 
 import dataclasses
+import string
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,8 @@ from andrea_jax.config import Probe
 from andrea_jax.errors import UserError
 from andrea_jax.heads import Profile, streams, targets
 
+PROBES = ["previous_token", "current_token", "first_token", "duplicate_token", "delimiter", "newline", "induction",
+          "induction_all", "bracket", "bracket_at_closer", "open_bracket", "entropy", "offset"]  # fmt: skip
 T, PERIODS = 61, (7, 11, 17)
 OFFSET = 10  # right for period 11 only
 
@@ -63,8 +66,23 @@ def test_a_fixed_offset_head_passes_at_one_period_and_is_caught_by_the_control(p
 
 def test_a_uniform_head_scores_the_baseline_on_every_probe(profile: Profile):
     uniform = profile.table[(profile.table["layer"] == 0) & (profile.table["head"] == 1)]
-    assert len(uniform) == 10 and not uniform["undefined"].any()
+    assert len(uniform) == len(PROBES) and not uniform["undefined"].any()
     np.testing.assert_allclose(uniform["score"], uniform["baseline"], rtol=2e-5)
+
+
+def test_delimiter_and_newline_ask_held_out_text_and_have_one_target_a_query(dataset_named):
+    dataset = dataset_named("x.txt")
+    stream = streams.text(dataset, T, 4, 0)
+    for probe, wanted in (("delimiter", string.punctuation), ("newline", "\n")):
+        expected = []
+        for i, row in enumerate(stream.tokens.tolist()):
+            latest = None
+            for q, token in enumerate(row):
+                expected += [] if latest is None else [(i, q, latest)]
+                latest = q if token and dataset.tokenizer.decode([token]) in wanted else latest
+        found = stream.targets[probe]
+        assert list(zip(*(x.tolist() for x in (found.sequence, found.query, found.key)), strict=True)) == expected
+        assert len(expected) > 4
 
 
 def test_every_number_has_its_companions(profile: Profile):
@@ -72,7 +90,7 @@ def test_every_number_has_its_companions(profile: Profile):
     assert list(table.columns[:11]) == ["probe", "layer", "head", "score", "low", "high", "baseline", "off_bos", "n",
                                         "control", "undefined"]  # fmt: skip
     assert list(profile.best.columns) == list(table.columns)
-    assert len(table) == 10 * 4 and len(profile.best) == 10
+    assert list(profile.best["probe"]) == PROBES and len(table) == len(PROBES) * 4
     assert (table["low"] <= table["score"] + 1e-6).all() and (table["score"] <= table["high"] + 1e-6).all()
     assert table["score"].dtype == np.float32
     with_control = set(table.loc[table["control"].notna(), "probe"])
@@ -116,12 +134,13 @@ def test_without_python_text_brackets_are_undefined_and_say_why(dataset_named, v
     found = heads.profile(
         config, params, dataset_named("textwrap.txt"), Probe(n_sequences=10, periods=PERIODS), seq_len=T
     )
-    rows = found.table[found.table["probe"].isin(["bracket", "bracket_at_closer"])]
-    assert len(rows) == 8 and rows["undefined"].all() and rows["score"].isna().all() and (rows["n"] == 0).all()
+    asked = ["bracket", "bracket_at_closer", "open_bracket"]
+    rows = found.table[found.table["probe"].isin(asked)]
+    assert len(rows) == 12 and rows["undefined"].all() and rows["score"].isna().all() and (rows["n"] == 0).all()
     assert rows["reason"].str.contains("Python").all()
     best = found.best.set_index("probe").loc["bracket"]
     assert best["undefined"] and best.isna()["layer"] and found.brackets.empty
-    assert not found.table[~found.table["probe"].isin(["bracket", "bracket_at_closer"])]["undefined"].any()
+    assert not found.table[~found.table["probe"].isin(asked)]["undefined"].any()
 
 
 def test_a_head_that_attends_to_the_preceding_token_is_not_induction(dataset_named, vocab_size: int):
@@ -150,3 +169,10 @@ def test_repeats_ask_the_second_copy_first_and_no_more_than_four(dataset_named):
 def test_periods_that_do_not_fit_are_refused(dataset_named):
     with pytest.raises(UserError, match=r"up to \(seq_len - 1\) // 2 = 8, not \[5, 9\]"):
         streams.repeats(dataset_named("x.py"), (5, 9), 17, 4, 0)
+
+
+def test_saving_a_profile_leaves_files_of_other_names_alone(profile: Profile, tmp_path: Path):
+    other = tmp_path / "profile-7.parquet.tmp"
+    other.write_text("of another process")
+    profile.save(tmp_path, 7)
+    assert other.read_text() == "of another process"

@@ -41,6 +41,15 @@ def test_previous_token_reaches_bos_and_current_and_first_leave_row_0_out():
     assert as_sets(targets.fixed_offset(tokens, 2), 4) == {2: {0}, 3: {1}}
 
 
+def test_the_latest_wanted_token_is_the_only_target_and_never_the_query_itself():
+    wanted = np.isin(np.arange(8), [3, 4])
+    assert as_sets(targets.latest(ids(0, 5, 3, 4, 7, 3, 6), wanted), 7) == {3: {2}, 4: {3}, 5: {3}, 6: {5}}
+    assert as_sets(targets.latest(ids(0, 5, 6, 7), wanted), 4) == {}
+    two = targets.latest(np.array([[0, 3, 5, 5], [0, 5, 4, 5]]), wanted)
+    assert [two.keys(0, q) for q in (1, 2, 3)] == [set(), {1}, {1}]
+    assert [two.keys(1, q) for q in (1, 2, 3)] == [set(), set(), {2}]
+
+
 def test_sequences_are_kept_apart():
     found = targets.duplicate_token(np.array([[0, 5, 6, 5], [0, 6, 6, 5]]))
     assert (found.keys(0, 3), found.keys(0, 2), found.keys(1, 2), found.keys(1, 3)) == ({1}, set(), {1}, set())

@@ -7,9 +7,9 @@ import pandas as pd
 
 from andrea_jax.plots import Pattern
 
-PROBES = ("previous_token", "current_token", "first_token", "duplicate_token", "induction", "induction_all",
-          "bracket", "bracket_at_closer", "entropy", "offset")  # fmt: skip
-BASELINES = (0.12, 0.11, 0.12, 0.07, 0.03, 0.06, 0.05, 0.05, 3.21, 0.1)
+PROBES = ("previous_token", "current_token", "first_token", "duplicate_token", "delimiter", "newline", "induction",
+          "induction_all", "bracket", "bracket_at_closer", "open_bracket", "entropy", "offset")  # fmt: skip
+BASELINES = (0.12, 0.11, 0.12, 0.07, 0.05, 0.04, 0.03, 0.06, 0.05, 0.05, 0.06, 3.21, 0.1)
 CONTROLS = {"previous_token": 0.79, "induction": 0.04, "induction_all": 0.05}
 TOKENS_A_STEP = 4096
 SNIPPET = [

@@ -14,6 +14,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+import tiny_training
 
 from andrea_jax import data, model, runs
 from andrea_jax.config import Experiment
@@ -206,20 +207,18 @@ def test_a_real_sigint_in_another_process_leaves_a_run_that_continues_exactly(tm
             import sys
             from pathlib import Path
             sys.path.insert(0, {str(Path(__file__).parent)!r})
-            import conftest
+            import tiny_training
             from andrea_jax import runs
             from andrea_jax.training import Interrupted, train
             try:
-                train(runs.Run.open(Path(sys.argv[1])), conftest.tiny_dataset())
+                train(runs.Run.open(Path(sys.argv[1])), tiny_training.tiny_dataset())
             except Interrupted as stopped:
                 print(stopped, file=sys.stderr)
                 sys.exit(130)
             """
         )
     )
-    from conftest import tiny_experiment_of  # pyright: ignore[reportMissingImports, reportAttributeAccessIssue]
-
-    experiment = tiny_experiment_of(steps=4000, eval_every=1500)
+    experiment = tiny_training.tiny_experiment_of(steps=4000, eval_every=1500)
     run, expected = (runs.create(tmp_path, experiment, name) for name in ("stopped", "straight"))
     process = subprocess.Popen([sys.executable, str(script), str(run.path)], stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120

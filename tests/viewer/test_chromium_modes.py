@@ -114,7 +114,7 @@ window.model = {{
   on: (name, f) => {{ listeners[name] = f; }}, off: () => {{}}, save_changes: () => {{ window.saved = {{...values}}; }},
 }};
 render({{ model, el: document.body }});
-window.inside = () => document.querySelector("iframe").contentDocument?.documentElement.dataset ?? {{}};
+window.inside = () => document.querySelector("iframe")?.contentDocument?.documentElement?.dataset ?? {{}};
 const wait = setInterval(() => {{
   if (inside().ready) {{ clearInterval(wait); document.documentElement.dataset.ready = "yes"; }}
 }}, 20);
