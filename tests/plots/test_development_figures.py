@@ -122,7 +122,8 @@ def test_a_report_shows_the_development_of_three_checkpoints_and_otherwise_says_
         run.append_metrics(row)
     profiles = dict(list(grown(LATE).items())[-n:])
     text = plots.write_report(run, profiles[32], step=32, profiles=profiles).read_text(encoding="utf-8")
-    missing = f"Not computed for this run: development (it takes {FEWEST} checkpoints with a head profile)."
+    what_to_do = "train.log_spaced_checkpoints=true, then report --development"
+    missing = f"Not computed for this run: development (it takes {FEWEST} scored checkpoints: {what_to_do})."
     assert (missing in text) == (n < 3)
     assert (run.figures / "development.svg").is_file() == (n >= 3)
     assert '<section id="development">' in text
