@@ -19,11 +19,11 @@ notebooks: $(VENV)/installed
 	$(BIN)/python notebooks/execute.py notebooks/*.ipynb
 
 test: $(VENV)/installed
-	$(BIN)/python -m pytest -n 2 -m "not slow"
-	$(BIN)/python -m pytest -n 2 -m slow
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
 
 test-fast: $(VENV)/installed
-	$(BIN)/python -m pytest -n 2 -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
 check: $(VENV)/installed
 	$(BIN)/ruff format --check .
