@@ -11,7 +11,7 @@ from typing import get_args
 from andrea_jax import arguments, config_files
 from andrea_jax.config import Backend
 from andrea_jax.errors import UserError
-from andrea_jax.runs import Run, create
+from andrea_jax.runs import Run, open_or_create
 
 OVERRIDES = "section.key=value, in TOML syntax: train.steps=100 model.projection=per_head"
 
@@ -160,8 +160,7 @@ def _train(args: argparse.Namespace) -> int:
         run = Run.open(args.config)
     else:
         experiment = config_files.load(args.config, args.overrides)  # before JAX loads
-        path = args.runs / f"{args.config.stem}-{config_files.run_id(experiment)}"
-        run = Run.open(path) if path.exists() else create(args.runs, experiment, args.config.stem)
+        run = open_or_create(args.runs, experiment, args.config.stem)
     if run.provenance.get("finished"):  # there once training began
         print(f"{run.path} is finished: it has done all {run.experiment.train.steps} steps", file=sys.stderr)
     elif not _train_to_the_end(run):

@@ -22,7 +22,7 @@ import jax
 import numpy as np
 import pandas as pd
 
-from andrea_jax import config_files, data, heads, runs
+from andrea_jax import data, heads, runs
 from andrea_jax.config import BOS, Backend, Experiment
 from andrea_jax.conversion import ProjectionName, convert
 from andrea_jax.data import Dataset, Tokenizer
@@ -207,11 +207,10 @@ def load_run(path: Path | str, step: int | Literal["last", "best"] = "last", bac
 
 def train_run(experiment: Experiment, name: str, root: Path | str = "runs", *, progress: bool = False) -> LoadedRun:
     """The finished run of an experiment: opened where <root>/<name>-<run_id> is one, else trained, or trained on."""
-    path = Path(root) / f"{name}-{config_files.run_id(experiment)}"
-    run = Run.open(path) if path.exists() else runs.create(Path(root), experiment, name)
+    run = runs.open_or_create(Path(root), experiment, name)
     if steps(run)[-1:] != [experiment.train.steps]:
         train(run, data.prepare(experiment, progress=_LOG.info), progress=progress)
-    return load_run(path)
+    return load_run(run.path)
 
 
 def profiled_steps(run: Run) -> list[int]:

@@ -138,6 +138,12 @@ class Run:
         return _read_json(self.path / name)
 
 
+def open_or_create(root: Path, experiment: Experiment, name: str) -> Run:
+    """The run of an experiment in `root`: the one that is there, or a new one. Raises what either raises."""
+    path = root / f"{name}-{config_files.run_id(experiment)}"
+    return Run.open(path) if path.exists() else create(root, experiment, name)
+
+
 def create(root: Path, experiment: Experiment, name: str) -> Run:
     """Makes `<root>/<name>-<run_id>/` with `config.toml` and `provenance.json`, all at once or not at all.
 

@@ -78,6 +78,12 @@ def test_recorded_fields_join_the_provenance(run: Run):
     assert (again["device"], again["data"], again["created"]) == ("H200", {"hash": "12"}, created)
 
 
+def test_the_run_of_an_experiment_is_opened_where_it_is_and_made_where_it_is_not(run: Run):
+    run.record(device="somewhere")
+    assert runs.open_or_create(run.path.parent, EXPERIMENT, "first").provenance["device"] == "somewhere"
+    assert runs.open_or_create(run.path.parent, EXPERIMENT, "second").path.name == f"second-{run_id(EXPERIMENT)}"
+
+
 def test_an_existing_run_is_not_overwritten(run: Run):
     run.record(device="cpu")
     with pytest.raises(UserError, match=r"first-[0-9a-f]{8}: exists already"):
