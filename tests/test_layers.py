@@ -16,9 +16,15 @@ LAYERS = (
     {"projections"},
     {"model"},
     {"conversion", "counting", "generate", "trace", "training"},
-    {"heads", "plots", "viewer"},
+    {"circuits", "heads", "interop", "interventions", "plots", "viewer"},
     {"comparison", "loaded"},
-    {"compared", "reporting", "side_by_side"},  # __init__, above, loads what it offers only when asked
+    {
+        "benchmarks",
+        "compared",
+        "reporting",
+        "side_by_side",
+        "sweeps",
+    },  # __init__, above, loads what it offers only when asked
     {"__init__", "cli", "__main__"},
 )
 LAYER_OF = {part: layer for layer, parts in enumerate(LAYERS) for part in parts}
