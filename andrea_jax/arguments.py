@@ -19,6 +19,13 @@ def seed(text: str) -> int:
     return int(text)
 
 
+def token(text: str) -> int:
+    """A token id."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be a token id, a whole number, not {text}")
+    return int(text)
+
+
 def temperature(text: str) -> float:
     """0 or more, and finite."""
     try:
@@ -36,6 +43,22 @@ def head(text: str) -> tuple[int, int]:
     if not (dot and layer.isdecimal() and head.isdecimal()):
         raise argparse.ArgumentTypeError(f"must be layer.head, for example 0.3, not {text}")
     return int(layer), int(head)
+
+
+def heads(text: str) -> list[tuple[int, int]]:
+    """Heads with commas between them: 0.3,1.2 -> [(0, 3), (1, 2)]."""
+    return [head(part) for part in text.split(",")]
+
+
+def share(text: str) -> float:
+    """Above 0 and below 1."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < 1:
+        raise argparse.ArgumentTypeError(f"must be a number above 0 and below 1, not {text}")
+    return value
 
 
 def step(text: str) -> int | str:

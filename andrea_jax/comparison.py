@@ -82,7 +82,7 @@ def _differences(
     return {
         "logits": largest_difference(here[0], logits),
         "gradients": largest_difference(here[1], gradients),
-        "head scores": float(np.abs(here[2] - scores).max()),
+        "head scores": float(np.nanmax(np.abs(here[2] - scores))),  # nan: heads that pruning took
         "weights there and back": largest_difference(params, back),
     }
 

@@ -7,6 +7,10 @@ _DOT = re.compile(r"^\s*(?:ROOT )?%?[\w.-]+ = \S+ dot\(")
 # cuBLAS, cuBLASLt, oneDNN, Eigen; "__triton_gemm" and the like are fusions, whose computation holds the dot
 _LIBRARY = re.compile(r'custom_call_target="[^"]*(?:gemm|matmul|dot)[^"]*"', re.IGNORECASE)
 _CALLS = re.compile(r"\b(?:calls|to_apply|body)=%?([\w.-]+)")
+_OPCODE = re.compile(r" = .*?\s(?P<name>[a-z][a-z0-9-]*)\(")
+# what runs other computations itself: only they are work
+_RUNS = {"call": re.compile(r"\bto_apply=%?([\w.-]+)"), "while": re.compile(r"\bbody=%?([\w.-]+)")}
+_NO_WORK = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "opt-barrier", *_RUNS}
 
 
 def matmuls(hlo: str) -> int:
@@ -15,19 +19,44 @@ def matmuls(hlo: str) -> int:
     Counted from the entry computation through everything it calls: dot instructions, in fusions or outside, and calls
     of a library's product. The body of a loop counts once.
     """
-    own: dict[str, int] = {}
-    called: dict[str, list[str]] = {}
-    entry = name = ""
-    for line in hlo.splitlines():
-        if start := _COMPUTATION.match(line):
-            name = start["name"]
-            entry = name if start["entry"] else entry
-            own[name], called[name] = 0, []
-        elif name:
-            own[name] += bool(_DOT.match(line) or _LIBRARY.search(line))
-            called[name] += _CALLS.findall(line)
+    entry, computations = _computations(hlo)
+    own = {name: sum(bool(_DOT.match(x) or _LIBRARY.search(x)) for x in lines) for name, lines in computations.items()}
+    called = {name: [it for line in lines for it in _CALLS.findall(line)] for name, lines in computations.items()}
 
     def count(computation: str) -> int:
         return own[computation] + sum(map(count, called[computation]))
 
     return count(entry)
+
+
+def launches(hlo: str) -> int:
+    """Pieces of work that one run of a compiled program (`Compiled.as_text()`) hands to the device.
+
+    On a GPU each is a kernel: a fusion, a copy, a call of a kernel or of a library (which may start more than one). The
+    body of a loop counts once. On a CPU it is as many calls of compiled loops.
+    """
+    entry, computations = _computations(hlo)
+
+    def count(computation: str) -> int:
+        total = 0
+        for line in computations[computation]:
+            opcode = found["name"] if (found := _OPCODE.search(line)) else "tuple"
+            total += opcode not in _NO_WORK and not opcode.endswith(("-done", "-update"))
+            total += sum(map(count, _RUNS[opcode].findall(line))) if opcode in _RUNS else 0
+        return total
+
+    return count(entry)
+
+
+def _computations(hlo: str) -> tuple[str, dict[str, list[str]]]:
+    """The entry computation's name, and the lines of every computation."""
+    computations: dict[str, list[str]] = {}
+    entry = name = ""
+    for line in hlo.splitlines():
+        if start := _COMPUTATION.match(line):
+            name = start["name"]
+            entry = name if start["entry"] else entry
+            computations[name] = []
+        elif name:
+            computations[name].append(line)
+    return entry, computations

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 N_BYTES = 256
-BOS = 0  # id 0 in every vocabulary: BOS, then 256 bytes, then merges
+BOS = 0  # in every vocabulary: BOS, then 256 bytes, then merges; in an imported one BOS and what was 0 change places
 CORPORA = ("stdlib", "tiny")  # what `andrea_jax.data` knows how to build; anything with a "/" is a folder of text
 
-Backend = Literal["auto", "reference", "chunked", "cudnn"]
+Backend = Literal["auto", "reference", "chunked", "cudnn", "mosaic", "triton"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,10 +25,13 @@ class Model:
     n_layer: int
     n_head: int
     n_kv_head: int | None = None  # None: n_head. Query head h reads key-value head h // (n_head // n_kv_head)
+    # heads that pruning left in each layer; None: n_head in all. head_dim stays d_model / n_head
+    heads_per_layer: tuple[int, ...] | None = None
     d_mlp: int | None = None  # None: 4 * d_model. 0: an attention-only model
     positions: Literal["learned", "rotary", "none"] = "learned"
     rotary_base: float = 10_000.0
-    norm: Literal["rms", "layer"] = "rms"  # without gain, epsilon 1e-5
+    norm: Literal["rms", "layer"] = "rms"  # epsilon 1e-5
+    norm_weights: bool = False  # each norm learns a gain, and a bias where it is "layer" (GPT-2 has them)
     activation: Literal["relu", "gelu"] = "relu"
     biases: bool = False
     tied_embeddings: bool = False
@@ -47,6 +50,23 @@ class Model:
         return self.n_head if self.n_kv_head is None else self.n_kv_head
 
     @property
+    def group(self) -> int:
+        """Query heads that read one key-value head."""
+        return self.n_head // self.kv_heads
+
+    @property
+    def layer_heads(self) -> tuple[int, ...]:
+        """Query heads of each layer; it has a `group`-th of that in key-value heads."""
+        return (self.n_head,) * self.n_layer if self.heads_per_layer is None else self.heads_per_layer
+
+    @property
+    def shape(self) -> str:
+        """ "2 layers × 4 heads", or of a pruned model "2 layers with 3, 4 heads"."""
+        if len(set(self.layer_heads)) == 1:
+            return f"{self.n_layer} layers × {self.layer_heads[0]} heads"
+        return f"{self.n_layer} layers with {', '.join(map(str, self.layer_heads))} heads"
+
+    @property
     def mlp_width(self) -> int:
         return 4 * self.d_model if self.d_mlp is None else self.d_mlp
 
@@ -60,7 +80,8 @@ class Data:
     """Which text, cut into which tokens and windows."""
 
     corpus: str = "stdlib"  # "stdlib", "tiny", or a folder of text files (a path with a "/" in it)
-    tokenizer: Literal["bytes", "bpe"] = "bpe"  # bpe: byte-level, model.vocab_size - 257 merges, brackets isolated
+    # bpe: byte-level, model.vocab_size - 257 merges, brackets isolated; imported: what came with another's model
+    tokenizer: Literal["bytes", "bpe", "imported"] = "bpe"
     seq_len: int = 1024  # tokens a window, BOS included
     repeat_share: float = 0.0  # share of the training windows that repeat their first part
     # what the repeated part is: text; ids drawn uniformly from those the text uses; or "mixed": window by window in
@@ -164,10 +185,27 @@ def _model_problems(m: Model) -> list[Problem]:
         found.append(Problem("model.n_head", text))
     if m.n_head % m.kv_heads:
         found.append(Problem("model.n_kv_head", f"must divide n_head = {m.n_head}, and {m.kv_heads} does not"))
+    elif m.heads_per_layer is not None:
+        found += _pruned_problems(m, m.heads_per_layer)
     forms = {"per_head": ("einsum", "loop"), "fused": ("one", "three")}[m.projection]
     if m.form not in forms:
         text = f'must be "{forms[0]}" or "{forms[1]}" where projection = "{m.projection}", not "{m.form}"'
         found.append(Problem("model.projection_form", text))
+    return found
+
+
+def _pruned_problems(m: Model, left: tuple[int, ...]) -> list[Problem]:
+    key, found = "model.heads_per_layer", []
+    if len(left) != m.n_layer:
+        found.append(Problem(key, f"must have one number a layer, n_layer = {m.n_layer}, not {len(left)}"))
+    if not all(0 < n <= m.n_head for n in left):
+        found.append(Problem(key, f"must have numbers from 1 to n_head = {m.n_head}, not {list(left)}"))
+    elif any(n % m.group for n in left):
+        text = f"must have multiples of n_head / n_kv_head = {m.group}, whole groups of heads, not {list(left)}"
+        found.append(Problem(key, text))
+    elif m.w_o != "free" and min(left) < m.n_head:
+        text = f'must be left out where w_o = "{m.w_o}", in which each head has its own place in the stream'
+        found.append(Problem(key, text))
     return found
 
 
@@ -178,6 +216,9 @@ def _data_problems(e: Experiment) -> list[Problem]:
         found.append(Problem("model.vocab_size", f'must be {n_special} where data.tokenizer = "bytes"'))
     if e.data.tokenizer == "bpe" and not n_special < e.model.vocab_size <= 2**16:
         text = f'must be above {n_special} and at most 65536 where data.tokenizer = "bpe", not {e.model.vocab_size}'
+        found.append(Problem("model.vocab_size", text))
+    if e.data.tokenizer == "imported" and e.model.vocab_size > 2**16:
+        text = f'must be at most 65536 where data.tokenizer = "imported", not {e.model.vocab_size}'
         found.append(Problem("model.vocab_size", text))
     if e.data.corpus not in CORPORA and "/" not in e.data.corpus:
         names = ", ".join(f'"{name}"' for name in CORPORA)

@@ -62,6 +62,20 @@ def expand(path: Path | str, overrides: Sequence[str] = ()) -> list[Experiment]:
     return experiments
 
 
+def override(experiment: Experiment, overrides: Sequence[str], source: str) -> Experiment:
+    """An experiment that is in no file, with `section.key=value` overrides; `source` says in errors where it is from.
+
+    Raises `UserError` as `load` does, for what the experiment itself has wrong too.
+    """
+    reading = _Reading(source)
+    reading.add_table(tomllib.loads(dump(experiment)), source)
+    for text in overrides:
+        reading.add_override(text)
+    changed = _experiment(reading, _values(reading), {})
+    reading.raise_errors()
+    return changed
+
+
 def dump(experiment: Experiment) -> str:
     """The resolved experiment as TOML, defaults included; loading it gives an equal experiment."""
     tables = []
@@ -77,13 +91,18 @@ def run_id(experiment: Experiment) -> str:
 
     Everything that can change the numbers counts, `data.corpus` and `compute.dtype` too. `compute.backend` does not:
     it says which device's kernel evaluates the same function, so a run can move to another machine and continue.
-    Keys left to their derived value (n_kv_head, d_mlp, projection_form) count as that value written out.
+    Keys left to their derived value (n_kv_head, d_mlp, projection_form) count as that value written out,
+    heads_per_layer as left out where every layer has n_head, and norm_weights, which came after the first runs, as
+    left out where it is false.
     """
     m = experiment.model
-    model = dataclasses.replace(m, n_kv_head=m.kv_heads, d_mlp=m.mlp_width, projection_form=m.form)
+    pruned = m.heads_per_layer if sum(m.layer_heads) < m.n_layer * m.n_head else None
+    model = dataclasses.replace(
+        m, n_kv_head=m.kv_heads, heads_per_layer=pruned, d_mlp=m.mlp_width, projection_form=m.form
+    )
     compute = dataclasses.replace(experiment.compute, backend="auto")
     resolved = dump(dataclasses.replace(experiment, model=model, compute=compute))
-    return hashlib.sha256(resolved.encode()).hexdigest()[:8]
+    return hashlib.sha256(resolved.replace("norm_weights = false\n", "").encode()).hexdigest()[:8]
 
 
 @dataclass(frozen=True)

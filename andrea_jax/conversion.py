@@ -21,9 +21,9 @@ def convert(
     target = dataclasses.replace(config, projection=projection, projection_form=form)
     layers = {}
     for name, layer in params["layers"].items():
-        weights = layer["attention"]["projection"]
+        weights, n_head = layer["attention"]["projection"], config.layer_heads[int(name)]
         if config.projection == "fused":
-            weights = split_heads(weights, config.n_head, config.n_kv_head)
+            weights = split_heads(weights, n_head, n_head // config.group)
         if projection == "fused":
             weights = fuse_heads(weights, target.form)
         layers[name] = {**layer, "attention": {"projection": weights}}

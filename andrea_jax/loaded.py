@@ -79,10 +79,15 @@ class LoadedRun:
 
     @functools.cached_property
     def dataset(self) -> Dataset:
-        """The data the run was trained on, from the cache or built again. UserError where they are not the same."""
-        dataset = data.prepare(self.experiment, progress=_LOG.info)
-        trained_on = self.run.provenance["data_hash"]
-        if dataset.hash != trained_on:
+        """The data the run was trained on, from the cache or built again. UserError where they are not the same.
+
+        An imported model was trained elsewhere: the data it is first looked at with are recorded as its own.
+        """
+        dataset = data.prepare(self.experiment, progress=_LOG.info, tokenizer=self.run.path / "tokenizer.json")
+        trained_on = self.run.provenance.get("data_hash")
+        if trained_on is None:
+            self.run.record(data_hash=dataset.hash)
+        elif dataset.hash != trained_on:
             text = f"was trained on data with hash {trained_on}, and here data.corpus has {dataset.hash}"
             raise UserError(f"{self.run.path}: {text} (the standard library's text differs by Python version)")
         return dataset
@@ -209,7 +214,8 @@ def train_run(experiment: Experiment, name: str, root: Path | str = "runs", *, p
     """The finished run of an experiment: opened where <root>/<name>-<run_id> is one, else trained, or trained on."""
     run = runs.open_or_create(Path(root), experiment, name)
     if steps(run)[-1:] != [experiment.train.steps]:
-        train(run, data.prepare(experiment, progress=_LOG.info), progress=progress)
+        dataset = data.prepare(experiment, progress=_LOG.info, tokenizer=run.path / "tokenizer.json")
+        train(run, dataset, progress=progress)
     return load_run(run.path)
 
 
@@ -243,7 +249,7 @@ def _about(loaded: LoadedRun) -> list[str]:
     profiled = ", ".join(map(str, profiled_steps(loaded.run))) or "none"
     return [
         f"LoadedRun {loaded.run.name}, step {loaded.step} of {e.train.steps}",
-        f"  model        {m.n_layer} layers × {m.n_head} heads, d_model {m.d_model}, head_dim {m.head_dim}, "
+        f"  model        {m.shape}, d_model {m.d_model}, head_dim {m.head_dim}, "
         f"{m.projection}, {m.positions} positions: {n_params:,} parameters",
         f"  data         {e.data.corpus}, {e.data.tokenizer}, vocabulary {m.vocab_size}{repeats}",
         f"  training     {e.optim.name}, learning rate {e.optim.learning_rate:g}, {batch}, seed {e.train.seed}",

@@ -4,7 +4,7 @@
     per layer:  x += Attention(norm(x));  x += MLP(norm(x))
     logits = norm(x)·W_U
 
-Pre-norm, norms without gain, no biases, untied unembedding by default. Modules only hold parameters;
+Pre-norm; by default norms without gain, no biases, untied unembedding. Modules only hold parameters;
 training works on the plain nested dict that `parameters` returns and `bind` puts back.
 
 A `tap` is called at every named point of the forward pass and returns the value that goes on: it may record
@@ -41,6 +41,25 @@ def norm(x: Array, kind: str) -> Array:
     return (wide * jax.lax.rsqrt(jnp.square(wide).mean(axis=-1, keepdims=True) + 1e-5)).astype(x.dtype)
 
 
+class Norm(nnx.Module):
+    """norm(x), by `norm_weights` times a learned gain and, for kind "layer", plus a bias b_norm, both [d_model]."""
+
+    def __init__(self, config: Model):
+        self.config = config
+        if config.norm_weights:
+            self.gain = nnx.Param(jnp.ones(config.d_model))
+            if config.norm == "layer":
+                self.b_norm = nnx.Param(jnp.zeros(config.d_model))
+
+    def __call__(self, x: Array) -> Array:
+        y = norm(x.astype(jnp.float32), self.config.norm)
+        if self.config.norm_weights:
+            y = y * self.gain[...][None, None]
+            if self.config.norm == "layer":
+                y = y + self.b_norm[...][None, None]
+        return y.astype(x.dtype)
+
+
 def rotate(x: Array, positions: Array, base: float) -> Array:
     """Rotary positions (Su et al. 2021, section 3.2): component j pairs with j + head_dim/2, and the pair turns by
     position·base^(−2j/head_dim).
@@ -57,9 +76,9 @@ def rotate(x: Array, positions: Array, base: float) -> Array:
 class Attention(nnx.Module):
     """Five steps: three matmuls touch the input, one attention call serves all heads, one matmul mixes them."""
 
-    def __init__(self, config: Model, key: Array, backend: str):
+    def __init__(self, config: Model, layer: int, key: Array, backend: str):
         self.config, self.backend = config, backend
-        self.projection: Projection = PROJECTIONS[config.projection](config, key)
+        self.projection: Projection = PROJECTIONS[config.projection](config, key, layer)
 
     def __call__(self, x: Array, offset: Array | int, tap: Callable[[str, Array], Array], entropy: bool) -> Array:
         q, k, v = self.projection.project(x)  # steps 1 to 3: W_Q, W_K, W_V
@@ -96,18 +115,18 @@ class MLP(nnx.Module):
 
 
 class Block(nnx.Module):
-    def __init__(self, config: Model, key: Array, backend: str):
+    def __init__(self, config: Model, layer: int, key: Array, backend: str):
         self.config = config
         k_attention, k_mlp = jax.random.split(key)
-        self.attention = Attention(config, k_attention, backend)
+        self.norm_attention, self.attention = Norm(config), Attention(config, layer, k_attention, backend)
         if config.mlp_width:
-            self.mlp = MLP(config, k_mlp)
+            self.norm_mlp, self.mlp = Norm(config), MLP(config, k_mlp)
 
     def __call__(self, x: Array, offset: Array | int, tap: Callable[[str, Array], Array], entropy: bool) -> Array:
         x = tap("resid_pre", x)
-        x = x + tap("attention_out", self.attention(norm(x, self.config.norm), offset, tap, entropy))
+        x = x + tap("attention_out", self.attention(self.norm_attention(x), offset, tap, entropy))
         if self.config.mlp_width:
-            x = x + tap("mlp_out", self.mlp(norm(x, self.config.norm)))
+            x = x + tap("mlp_out", self.mlp(self.norm_mlp(x)))
         return x
 
 
@@ -124,7 +143,8 @@ class Andrea(nnx.Module):
         self.W_E = nnx.Param(jax.random.normal(k_embed, (vocab, d)) * 0.02)
         if config.positions == "learned":
             self.W_P = nnx.Param(jax.random.normal(k_positions, (config.seq_len, d)) * 0.02)
-        self.layers = nnx.Dict({str(i): Block(config, k, backend) for i, k in enumerate(k_layers)})
+        self.layers = nnx.Dict({str(i): Block(config, i, k, backend) for i, k in enumerate(k_layers)})
+        self.norm_final = Norm(config)
         if not config.tied_embeddings:
             self.W_U = nnx.Param(jax.random.normal(k_unembed, (d, vocab)) * 0.02)
 
@@ -136,7 +156,7 @@ class Andrea(nnx.Module):
             x = x + self.W_P[...][offset + jnp.arange(tokens.shape[1])].astype(self.dtype)[None]
         for i in range(self.config.n_layer):
             x = self.layers[str(i)](x, offset, functools.partial(tap, i), entropy)
-        x = norm(tap(self.config.n_layer, "resid_final", x), self.config.norm)
+        x = self.norm_final(tap(self.config.n_layer, "resid_final", x))
         w_u = self.W_E[...].T if self.config.tied_embeddings else self.W_U[...]
         return jnp.matmul(x, w_u.astype(x.dtype), preferred_element_type=jnp.float32)
 

@@ -5,6 +5,8 @@ Both modules have the same two methods, so a model holds either:
     q, k, v = projection.project(x)     x [batch, seq, d_model] -> [batch, seq, n_head or n_kv_head, head_dim]
     y = projection.combine(z)           z [batch, seq, n_head, head_dim] -> [batch, seq, d_model]
 
+n_head and n_kv_head are those of the layer: a pruned model (`heads_per_layer`) has fewer in some.
+
 Per head, q_h = x·W_Q^h with W_Q [n_head, d_model, head_dim]; fused, the heads' matrices lie side by side in
 W_QKV [d_model, (n_head + 2·n_kv_head)·head_dim], columns ordered q | k | v, heads contiguous in each.
 `fuse_heads` and `split_heads` convert the weights: exact inverses, bit for bit.
@@ -30,13 +32,14 @@ class Projection(Protocol):
     def combine(self, z: Array) -> Array: ...
 
 
-def initial_weights(config: Model, key: Array) -> Weights:
-    """Draws the per-head weights of one layer, float32; the fused projection fuses these same numbers.
+def initial_weights(config: Model, key: Array, layer: int = 0) -> Weights:
+    """Draws the per-head weights of a layer, float32; the fused projection fuses these same numbers.
 
     W_Q, W_K, W_V ~ N(0, 1/d_model); W_O ~ N(0, 1/(fan_in·2·n_layer)), so that 2·n_layer residual additions
     keep the variance of the stream (the scaling of Radford et al. 2019, section 2.3); biases 0.
     """
-    d, h, n_head, n_kv = config.d_model, config.head_dim, config.n_head, config.kv_heads
+    d, h, n_head = config.d_model, config.head_dim, config.layer_heads[layer]
+    n_kv = n_head // config.group
     keys = dict(zip("QKVO", jax.random.split(key, 4), strict=True))
     heads = {"Q": n_head, "K": n_kv, "V": n_kv}
     weights = {f"W_{name}": jax.random.normal(keys[name], (n, d, h)) * d**-0.5 for name, n in heads.items()}
@@ -98,8 +101,8 @@ def split_heads(weights: Weights, n_head: int, n_kv_head: int | None = None) -> 
 class _Stored(nnx.Module):
     """Weights as parameters named as in the equations, cast to the dtype of what they multiply."""
 
-    def __init__(self, config: Model, weights: Weights):
-        self.config = config
+    def __init__(self, config: Model, weights: Weights, layer: int):
+        self.config, self.n_head = config, config.layer_heads[layer]
         for name, value in weights.items():
             setattr(self, name, nnx.Param(value))
 
@@ -127,8 +130,8 @@ class PerHeadProjection(_Stored):
     `projection_form` "einsum" makes all heads in one dot, "loop" really runs n_head matmuls a matrix.
     """
 
-    def __init__(self, config: Model, key: Array):
-        super().__init__(config, initial_weights(config, key))
+    def __init__(self, config: Model, key: Array, layer: int = 0):
+        super().__init__(config, initial_weights(config, key, layer), layer)
 
     def project(self, x: Array) -> tuple[Array, Array, Array]:
         """x [batch, seq, d_model] -> q [batch, seq, n_head, head_dim], k and v [batch, seq, n_kv_head, head_dim]."""
@@ -150,7 +153,7 @@ class PerHeadProjection(_Stored):
                 return self._combine_blocks(z)
             w_o = self._weight("W_O", z)
             if self.config.form == "loop":
-                y = sum((z[:, :, h] @ w_o[h] for h in range(1, self.config.n_head)), start=z[:, :, 0] @ w_o[0])
+                y = sum((z[:, :, h] @ w_o[h] for h in range(1, self.n_head)), start=z[:, :, 0] @ w_o[0])
             else:
                 y = jnp.einsum("bthk,hkd->btd", z, w_o)
             return self._plus_bias("O", y)
@@ -163,12 +166,12 @@ class FusedProjection(_Stored):
     W_Q, W_K, W_V [d_model, n·head_dim] apart.
     """
 
-    def __init__(self, config: Model, key: Array):
-        super().__init__(config, fuse_heads(initial_weights(config, key), config.form))
+    def __init__(self, config: Model, key: Array, layer: int = 0):
+        super().__init__(config, fuse_heads(initial_weights(config, key, layer), config.form), layer)
 
     def project(self, x: Array) -> tuple[Array, Array, Array]:
         """x [batch, seq, d_model] -> q [batch, seq, n_head, head_dim], k and v [batch, seq, n_kv_head, head_dim]."""
-        n_head, n_kv, h = self.config.n_head, self.config.kv_heads, self.config.head_dim
+        n_head, n_kv, h = self.n_head, self.n_head // self.config.group, self.config.head_dim
         if self.config.form == "one":
             q, k, v = jnp.split(self._one("QKV", x), [n_head * h, (n_head + n_kv) * h], axis=-1)
         else:

@@ -9,12 +9,15 @@ from andrea_jax import comparison, data
 from andrea_jax.data import heldout_windows
 from andrea_jax.heads import Profile, Progress, Targets, targets
 from andrea_jax.heads import brackets as bracket_probe
+from andrea_jax.kept import kept
 from andrea_jax.loaded import LoadedRun, profiled_steps
-from andrea_jax.plots import Pattern, write_report
+from andrea_jax.plots import Asked, Pattern, intervention_figures, write_report
 from andrea_jax.trace import trace
 
 SNIPPET = 40  # tokens of the text on which patterns are shown
 BLOCK = 14  # tokens of the snippet's repeated part, for induction
+SECTIONS = {"Without each head": "ablation", "Importance": "importance", "Pruning": "pruning"}
+TABLES = (*SECTIONS.values(), "correlations")
 SHOWN = ("previous_token", "induction", "bracket", "duplicate_token", "current_token", "first_token")
 
 
@@ -31,7 +34,18 @@ def report(loaded: LoadedRun, progress: Progress | None = None) -> Path:
         patterns=patterns(loaded, profile),
         checks=equality(loaded),
         profiles={step: Profile.load(loaded.run.heads, step) for step in profiled_steps(loaded.run)},
+        asked=asked(loaded),
     )
+
+
+def asked(loaded: LoadedRun) -> list[Asked]:
+    """What was asked of this checkpoint's heads before, from the tables kept in the run; nothing is computed."""
+    figures = intervention_figures.drawn({name: kept(loaded.run, name, loaded.step) for name in TABLES})
+    command = f"andrea heads {loaded.run.path} {{}} --step {loaded.step}"
+    return [
+        Asked(section, name, command.format(name), intervention_figures.READING[name], figures[name])
+        for section, name in SECTIONS.items()
+    ]
 
 
 def equality(loaded: LoadedRun) -> pd.DataFrame:

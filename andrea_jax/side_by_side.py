@@ -7,6 +7,7 @@ what they do, which says little without how well heads match that have nothing t
 """
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +17,7 @@ from scipy.optimize import linear_sum_assignment
 from andrea_jax.config import Experiment
 from andrea_jax.heads import Profile, shares
 from andrea_jax.loaded import LoadedRun
+from andrea_jax.runs import Run
 
 DRAWS = 500  # of each null
 LOSSES = {"loss": "training loss", "eval_loss": "held-out loss", "eval_loss_per_byte": "held-out loss a byte",
@@ -24,29 +26,45 @@ LOSSES = {"loss": "training loss", "eval_loss": "held-out loss", "eval_loss_per_
 
 @dataclass(frozen=True)
 class Null:
-    """Mean distance of matched heads over `DRAWS` random matchings, with its central 95%."""
+    """Mean distance of matched heads over `DRAWS` random matchings, with its central 95%.
+
+    p: how likely it is that chance matches at least as well as the heads do, (1 + draws at most as far apart) / (1 +
+    draws) (Phipson and Smyth 2010). z: how many standard deviations of the draws the heads are closer than their mean.
+    """
 
     mean: float
     low: float
     high: float
+    p: float
+    z: float
 
 
 @dataclass(frozen=True)
-class SideBySide:
+class Matching:
+    """The heads of two models, paired by what they do: the matching (Hungarian; Kuhn 1955) with the least sum of
+    Euclidean distances between the heads' vectors of `heads.shares`, over the behaviours that both models have.
+
+    heads: a row a matched pair, columns head_a, head_b, does (what head_a does most), share_a, share_b, distance.
+    distance: its mean over the pairs. random: the same where heads are paired at random, which any matching beats.
+    scrambled: the fair null. Each behaviour's shares are dealt to b's heads at random and matched again as well as can
+    be: a distance below it says that the same behaviours come together in the same heads.
+    """
+
+    heads: pd.DataFrame
+    distance: float
+    random: Null
+    scrambled: Null
+
+
+@dataclass(frozen=True, repr=False)
+class SideBySide(Matching):
     """a, b: what is compared ("quickstart-1a2b3c4d, step 2000"); notes: what makes the comparison unequal.
 
     config: a row a key that differs, columns key, a, b ·
     losses: a row a measure, columns measure, a, b, difference (b − a), all in nats; null where the step has none ·
     scores: a row a probe, columns probe, head_a, score_a, low_a, high_a, baseline_a, the same for b, difference, and
     beyond: the two 95% intervals do not meet. Each is the best head of its own model, see `Profile.best`. The intervals
-    are over sequences: what another seed would change is not in them ·
-    heads: a row a matched pair, columns head_a, head_b, does (what head_a does most, among what `heads.shares` counts),
-    share_a, share_b, distance. The matching (Hungarian; Kuhn 1955) has the least sum of Euclidean distances between the
-    heads' vectors of `heads.shares`.
-
-    distance: its mean over the pairs. random: the same where heads are paired at random, which any matching beats.
-    scrambled: the fair null. Each behaviour's shares are dealt to b's heads at random and matched again as well as can
-    be: a distance below it says that the same behaviours come together in the same heads.
+    are over sequences: what another seed would change is not in them. And the matching of their heads.
     """
 
     a: str
@@ -55,10 +73,6 @@ class SideBySide:
     config: pd.DataFrame
     losses: pd.DataFrame
     scores: pd.DataFrame
-    heads: pd.DataFrame
-    distance: float
-    random: Null
-    scrambled: Null
 
     def __repr__(self) -> str:
         parts = [part for title, frame in self._tables() for part in (title, frame.to_string(index=False, na_rep="–"))]
@@ -90,17 +104,24 @@ def compare(a: LoadedRun, b: LoadedRun, seed: int = 0) -> SideBySide:
     seed: of the nulls. Models may differ in everything; with fewer heads in one, some of the other stay unmatched.
     """
     first, second = a.profile(), b.profile()
-    vectors = [shares(profile) for profile in (first, second)]
-    common = vectors[0].columns.intersection(vectors[1].columns)
-    x, y = (vector[common].to_numpy(np.float64) for vector in vectors)
-    pairs = match(x, y)
     return SideBySide(
         a=f"{a.run.name}, step {a.step}",
         b=f"{b.run.name}, step {b.step}",
-        notes=_notes(a, b),
+        notes=notes((a.run, b.run)),
         config=_config(a.experiment, b.experiment),
         losses=_losses(a, b),
         scores=_scores(first, second),
+        **vars(matching(first, second, seed)),
+    )
+
+
+def matching(a: Profile, b: Profile, seed: int = 0) -> Matching:
+    """Pairs the heads of two models. seed: of the nulls. With fewer heads in one, some of the other stay unmatched."""
+    vectors = [shares(profile) for profile in (a, b)]
+    common = vectors[0].columns.intersection(vectors[1].columns)
+    x, y = (vector[common].to_numpy(np.float64) for vector in vectors)
+    pairs = match(x, y)
+    return Matching(
         heads=_heads(vectors[0].loc[:, common], vectors[1].loc[:, common], pairs),
         distance=float(distances(x, y)[pairs].mean()),
         random=_null(x, y, seed, scramble=False),
@@ -119,7 +140,7 @@ def match(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _null(x: np.ndarray, y: np.ndarray, seed: int, scramble: bool) -> Null:
-    rng, found = np.random.default_rng(seed), []
+    rng, found, distance = np.random.default_rng(seed), [], distances(x, y)[match(x, y)].mean()
     for _ in range(DRAWS):
         if scramble:
             dealt = rng.permuted(y, axis=0)  # every behaviour by itself
@@ -127,16 +148,18 @@ def _null(x: np.ndarray, y: np.ndarray, seed: int, scramble: bool) -> Null:
         else:
             n = min(len(x), len(y))
             found.append(distances(x, y)[rng.permutation(len(x))[:n], rng.permutation(len(y))[:n]].mean())
-    low, high = np.percentile(found, [2.5, 97.5])
-    return Null(float(np.mean(found)), float(low), float(high))
+    (low, high), mean, spread = np.percentile(found, [2.5, 97.5]), np.mean(found), np.std(found)
+    closer = np.count_nonzero(np.array(found) <= distance + 1e-9)  # dealt alike, the same sum in another order
+    z = (mean - distance) / spread if spread > 1e-9 else 0.0
+    return Null(float(mean), float(low), float(high), (1 + closer) / (1 + DRAWS), float(z))
 
 
-def _notes(a: LoadedRun, b: LoadedRun) -> tuple[str, ...]:
-    """What a reader must know before comparing numbers."""
-    if a.run.provenance["data_hash"] != b.run.provenance["data_hash"]:
+def notes(runs: Sequence[Run]) -> tuple[str, ...]:
+    """What a reader must know before comparing numbers of these runs."""
+    if len({run.provenance["data_hash"] for run in runs}) > 1:
         text = "different data: losses a token and scores are of different texts"
         return (f"{text} or tokens (losses a byte compare where the text is the same)",)
-    if (a.experiment.data.seq_len, a.experiment.probe) != (b.experiment.data.seq_len, b.experiment.probe):
+    if len({(run.experiment.data.seq_len, run.experiment.probe) for run in runs}) > 1:
         return ("different probes or lengths: the heads were scored on different sequences, see the baselines",)
     return ()
 
@@ -154,15 +177,15 @@ def _flat(e: Experiment) -> dict[str, object]:
 
 
 def _losses(a: LoadedRun, b: LoadedRun) -> pd.DataFrame:
-    left, right = _measured(a), _measured(b)
+    left, right = measured(a.run, a.step), measured(b.run, b.step)
     rows = [(words, left[key], right[key]) for key, words in LOSSES.items() if key in left | right]
     frame = pd.DataFrame(rows, columns=["measure", "a", "b"])
     return frame.assign(difference=frame["b"] - frame["a"])
 
 
-def _measured(loaded: LoadedRun) -> dict[str, float]:
-    """What training recorded at the run's step; nan for what it did not measure there."""
-    lines = [line for line in loaded.run.metrics() if line["step"] == loaded.step]
+def measured(run: Run, step: int) -> dict[str, float]:
+    """What training recorded at a step, by the keys of `LOSSES`; nan for what it did not measure there."""
+    lines = [line for line in run.metrics() if line["step"] == step]
     merged = {key: value for line in lines for key, value in line.items()}
     return dict.fromkeys(LOSSES, np.nan) | {key: merged[key] for key in LOSSES if key in merged}
 

@@ -1,6 +1,6 @@
 """For every test: arrays of different rank must be broadcast explicitly. For those of whole commands: a tiny run."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import jax
@@ -64,4 +64,21 @@ def tiny_run(tiny_config: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     runs = tmp_path_factory.mktemp("runs")
     assert cli.main(["train", str(tiny_config), "--runs", str(runs)]) == 0
     (run,) = runs.iterdir()
+    return run
+
+
+@pytest.fixture
+def andrea(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """andrea(words...) -> (exit code, stdout, stderr)."""
+    from andrea_jax import cli
+
+    def run(*words: object) -> tuple[int, str, str]:
+        capsys.readouterr()
+        try:
+            code = cli.main([str(word) for word in words])
+        except SystemExit as stopped:  # argparse
+            code = int(stopped.code or 0)
+        out, err = capsys.readouterr()
+        return code, out, err
+
     return run

@@ -14,15 +14,15 @@ def forward(m: Model, params: dict, tokens: np.ndarray) -> np.ndarray:
         x = x + _wide(params["W_P"])[: len(tokens)]
     for i in range(m.n_layer):
         layer = params["layers"][str(i)]
-        x = x + _attention(m, layer["attention"]["projection"], _norm(x, m.norm))
+        x = x + _attention(m, layer["attention"]["projection"], _norm(m, layer, "norm_attention", x))
         if m.mlp_width:
-            x = x + _mlp(m, layer["mlp"], _norm(x, m.norm))
-    return _norm(x, m.norm) @ (_wide(params["W_E"]).T if m.tied_embeddings else _wide(params["W_U"]))
+            x = x + _mlp(m, layer["mlp"], _norm(m, layer, "norm_mlp", x))
+    return _norm(m, params, "norm_final", x) @ (_wide(params["W_E"]).T if m.tied_embeddings else _wide(params["W_U"]))
 
 
 def _attention(m: Model, w: dict, x: np.ndarray) -> np.ndarray:
     heads = []
-    for head in range(m.n_head):
+    for head in range(len(w["W_Q"])):  # a pruned layer has fewer than m.n_head
         kv_head = head * m.kv_heads // m.n_head
         q, k, v = (
             x @ _wide(w[f"W_{name}"])[i] + (_wide(w[f"b_{name}"])[i] if m.biases else 0.0)
@@ -49,10 +49,14 @@ def _mlp(m: Model, w: dict, x: np.ndarray) -> np.ndarray:
     return wide @ _wide(w["W_out"]) + (_wide(w["b_out"]) if m.biases else 0.0)
 
 
-def _norm(x: np.ndarray, kind: str) -> np.ndarray:
-    if kind == "layer":
+def _norm(m: Model, holder: dict, name: str, x: np.ndarray) -> np.ndarray:
+    if m.norm == "layer":
         x = x - x.mean(axis=1, keepdims=True)
-    return x / np.sqrt((x**2).mean(axis=1, keepdims=True) + 1e-5)
+    x = x / np.sqrt((x**2).mean(axis=1, keepdims=True) + 1e-5)
+    if not m.norm_weights:
+        return x
+    weights = holder[name]
+    return x * _wide(weights["gain"]) + (_wide(weights["b_norm"]) if m.norm == "layer" else 0.0)
 
 
 def _rotate(x: np.ndarray, base: float) -> np.ndarray:

@@ -10,27 +10,11 @@ import jax
 import numpy as np
 import pytest
 
-from andrea_jax import cli, config_files, data, runs, training
+from andrea_jax import config_files, data, runs, training
 from andrea_jax.heads import Profile
 
-COMMANDS = ("train", "heads", "params", "report", "compare-projections", "sample", "view")
+COMMANDS = ("train", "sweep", "compare", "heads", "params", "report", "compare-projections", "sample", "view")
 REPOSITORY = Path(__file__).parent.parent
-
-
-@pytest.fixture
-def andrea(capsys):
-    """andrea(words...) -> (exit code, stdout, stderr)."""
-
-    def run(*words: object) -> tuple[int, str, str]:
-        capsys.readouterr()
-        try:
-            code = cli.main([str(word) for word in words])
-        except SystemExit as stopped:  # argparse
-            code = int(stopped.code or 0)
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return run
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from andrea_jax.compiled import matmuls
+from andrea_jax.compiled import launches, matmuls
 
 # what XLA writes for one NVIDIA GPU, shortened: two cuBLAS calls, one Triton fusion that is called twice
 CUDA = """\
@@ -60,3 +60,41 @@ def test_the_products_of_a_program_for_this_machine_are_counted_whether_batched_
 
 def test_a_product_that_nothing_needs_is_not_in_the_compiled_program():
     assert matmuls(compiled(lambda x, w: (x @ w, x @ w)[0], (67, 29), (29, 29))) == 1
+
+
+# a loop of a fusion and an asynchronous copy, after one call of a kernel
+LOOP = """\
+%fused (p: f32[8]) -> f32[8] {
+  %p = f32[8]{0} parameter(0)
+  %exponential = f32[8]{0} exponential(%p)
+  ROOT %negate = f32[8]{0} negate(%exponential)
+}
+
+%body (state: (s32[], f32[8])) -> (s32[], f32[8]) {
+  %state = (s32[], /*index=1*/f32[8]{0}) parameter(0)
+  %x = f32[8]{0} get-tuple-element(%state), index=1
+  %start = (f32[8]{0}, f32[8]{0}, u32[]) copy-start(%x)
+  %done = f32[8]{0} copy-done(%start)
+  %made = f32[8]{0} fusion(%done), kind=kLoop, calls=%fused
+  ROOT %tuple = (s32[], f32[8]{0}) tuple(%i, %made)
+}
+
+ENTRY %main (x: f32[8]) -> f32[8] {
+  %x.1 = f32[8]{0} parameter(0)
+  %kernel = (f32[8]{0}, f32[8]{0}) custom-call(%x.1), custom_call_target="mosaic_gpu_v2"
+  %first = f32[8]{0} get-tuple-element(%kernel), index=0
+  %again = (s32[], f32[8]{0}) while(%start.1), condition=%more, body=%body
+  ROOT %out = f32[8]{0} bitcast(%first)
+}
+"""
+
+
+def test_launches_are_what_is_handed_to_the_device_with_the_body_of_a_loop_once():
+    assert launches(LOOP) == 3
+    assert launches(CUDA) == 5  # a, b, and three custom calls, two of them in what a call runs
+
+
+def test_what_is_not_needed_is_not_launched_and_more_work_is_more_launches():
+    one = launches(compiled(lambda x, w: x @ w, (67, 29), (29, 31)))
+    two = launches(compiled(lambda x, w: jnp.sort(x @ w), (67, 29), (29, 31)))
+    assert launches(compiled(lambda x: x, (67, 29))) <= 1 <= one < two

@@ -31,14 +31,24 @@ def test_derived_sizes_of_a_model():
     other = dataclasses.replace(model, n_kv_head=2, d_mlp=40, projection="per_head")
     assert (other.head_dim, other.kv_heads, other.mlp_width, other.form) == (16, 2, 40, "einsum")
     assert dataclasses.replace(model, projection_form="three").form == "three"
+    assert (model.layer_heads, model.group, model.shape) == ((6, 6, 6), 1, "3 layers × 6 heads")
+    pruned = dataclasses.replace(model, n_kv_head=2, heads_per_layer=(6, 3, 6))
+    assert (pruned.layer_heads, pruned.group, pruned.head_dim) == ((6, 3, 6), 3, 16)
+    assert pruned.shape == "3 layers with 6, 3, 6 heads"
 
 
 WRONG: list[tuple[str, dict[str, object]]] = [
     ("model.n_head", {"model.n_head": 7, "model.n_kv_head": 7}),  # 96 / 7
     ("model.n_head", {"model.n_head": 8}),  # head_dim 12 is no multiple of 8
     ("model.n_kv_head", {"model.n_kv_head": 4}),  # 6 / 4
+    ("model.heads_per_layer", {"model.heads_per_layer": (6, 3)}),  # of three layers
+    ("model.heads_per_layer", {"model.heads_per_layer": (6, 9, 3)}),  # more than n_head
+    ("model.heads_per_layer", {"model.heads_per_layer": (6, 0, 3)}),
+    ("model.heads_per_layer", {"model.heads_per_layer": (6, 4, 3)}),  # one key-value head of three is cut apart
+    ("model.heads_per_layer", {"model.heads_per_layer": (6, 6, 3), "model.w_o": "identity"}),
     ("model.vocab_size", {"model.vocab_size": 257}),  # bpe without a merge
     ("model.vocab_size", {"model.vocab_size": 2**16 + 1}),  # ids are uint16
+    ("model.vocab_size", {"data.tokenizer": "imported", "model.vocab_size": 2**16 + 1}),
     ("model.vocab_size", {"data.tokenizer": "bytes"}),  # 307 ids where bytes make 257
     ("model.projection_form", {"model.projection": "per_head", "model.projection_form": "three"}),
     ("model.projection_form", {"model.projection_form": "loop"}),
@@ -117,7 +127,7 @@ def test_required_keys_are_integers_and_optional_ones_default_to_none():
     assert {key for key in REQUIRED if ANNOTATIONS[key] is int} == REQUIRED
     defaults = build(dict.fromkeys(REQUIRED, 8))
     optional = {key for key, annotation in ANNOTATIONS.items() if NoneType in get_args(annotation)}
-    assert optional == {"model.n_kv_head", "model.d_mlp", "model.projection_form"}
+    assert optional == {"model.n_kv_head", "model.heads_per_layer", "model.d_mlp", "model.projection_form"}
     assert {key for key in ANNOTATIONS if value_of(defaults, key) is None} == optional
 
 
@@ -129,7 +139,7 @@ def test_experiments_are_values():
 
 
 def test_the_schema_stays_small_enough_to_read():
-    assert len(ANNOTATIONS) <= 40
+    assert len(ANNOTATIONS) <= 42  # 40, and the two that pruned models and GPT-2 need
     assert [part.name for part in dataclasses.fields(Experiment)] == [
         "model", "data", "optim", "train", "compute", "probe",
     ]  # fmt: skip

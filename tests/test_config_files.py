@@ -157,7 +157,7 @@ def test_no_problem_is_invented_where_the_value_it_depends_on_is_in_doubt(base: 
     ]
     bad_choice = ["model.vocab_size=257", "data.tokenizer=byte"]
     assert errors(base, *bad_choice) == [
-        'command line: data.tokenizer = "byte": must be one of "bytes", "bpe" (did you mean "bytes"?)'
+        'command line: data.tokenizer = "byte": must be one of "bytes", "bpe", "imported" (did you mean "bytes"?)'
     ]
 
 

@@ -32,13 +32,17 @@ LETTERS = st.text(st.characters(exclude_categories=("C", "Z")))  # without contr
 def models(draw: st.DrawFn, vocab_sizes: st.SearchStrategy[int], shortest: int) -> Model:
     n_kv_head, group, projection = draw(st.integers(1, 3)), draw(st.integers(1, 3)), draw(one_of("per_head", "fused"))
     forms = {"per_head": ("einsum", "loop"), "fused": ("one", "three")}[projection]
+    n_layer, w_o = draw(WHOLE), draw(one_of("free", "identity", "block_diagonal"))
+    left = (draw(st.integers(1, n_kv_head)) * group,) * n_layer
     return Model(
-        vocab_size=draw(vocab_sizes), seq_len=draw(st.integers(shortest, 300)), n_layer=draw(WHOLE),
+        vocab_size=draw(vocab_sizes), seq_len=draw(st.integers(shortest, 300)), n_layer=n_layer,
         d_model=8 * draw(st.integers(1, 9)) * n_kv_head * group, n_head=n_kv_head * group,
         n_kv_head=draw(one_of(None, n_kv_head)) if group == 1 else n_kv_head, d_mlp=draw(st.none() | WHOLE),
         positions=draw(one_of("learned", "rotary", "none")), rotary_base=draw(POSITIVE),
-        norm=draw(one_of("rms", "layer")), activation=draw(one_of("relu", "gelu")), biases=draw(st.booleans()),
-        tied_embeddings=draw(st.booleans()), w_o=draw(one_of("free", "identity", "block_diagonal")),
+        norm=draw(one_of("rms", "layer")), norm_weights=draw(st.booleans()),
+        activation=draw(one_of("relu", "gelu")), biases=draw(st.booleans()),
+        tied_embeddings=draw(st.booleans()), w_o=w_o,
+        heads_per_layer=draw(one_of(None, left)) if w_o == "free" else None,
         projection=projection, projection_form=draw(one_of(None, *forms)),
     )  # fmt: skip
 
@@ -103,6 +107,18 @@ def test_a_run_id_is_the_same_on_every_backend_and_for_every_spelling(base: Path
     assert run_id(load(base, spelt_out)) == run_id(load(base))
 
 
+def test_keys_that_came_later_leave_the_ids_of_older_runs_as_they_were(base: Path):
+    assert run_id(load(base)) == "d5c93dca"  # computed before model.norm_weights existed
+    assert run_id(load(base, ["model.norm_weights=false"])) == "d5c93dca"
+    assert run_id(load(base, ["model.norm_weights=true"])) != "d5c93dca"
+
+
+def test_all_heads_written_out_are_the_experiment_without_them_and_fewer_are_another(base: Path):
+    assert run_id(load(base, ["model.heads_per_layer=[6,6,6]"])) == run_id(load(base))
+    assert run_id(load(base, ["model.heads_per_layer=[6,3,6]"])) != run_id(load(base))
+
+
 def test_a_run_id_is_the_hash_of_the_dumped_experiment_with_everything_spelt_out(base: Path):
     spelt_out = load(base, ["model.n_kv_head=6", "model.d_mlp=384", "model.projection_form=one"])
-    assert run_id(load(base)) == hashlib.sha256(dump(spelt_out).encode()).hexdigest()[:8]
+    hashed = dump(spelt_out).replace("norm_weights = false\n", "")
+    assert run_id(load(base)) == hashlib.sha256(hashed.encode()).hexdigest()[:8]

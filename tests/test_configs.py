@@ -10,14 +10,14 @@ from andrea_jax.config_files import expand, load
 CONFIGS = Path(__file__).parent.parent / "configs"
 
 
-@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.toml")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted(CONFIGS.rglob("*.toml")), ids=lambda path: str(path.relative_to(CONFIGS)))
 def test_every_config_can_be_read_and_is_headed_by_its_question_and_command(path: Path):
     assert expand(path)
     question, command, *_ = path.read_text(encoding="utf-8").splitlines()
     assert question.startswith("# Question: ")
     assert question.endswith("?")
     assert command.startswith("#   andrea ")
-    assert f"configs/{path.name}" in command
+    assert path.relative_to(CONFIGS.parent).as_posix() in command
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,13 @@ def test_biases_are_a_part_of_their_own():
         assert counting.parameters_by_part(config) == PLAIN | {"biases": biases}
 
 
+@pytest.mark.parametrize(("norm", "vectors"), [("rms", 1), ("layer", 2)])
+def test_gains_and_biases_of_norms_are_a_part_of_their_own(norm, vectors):
+    config = dataclasses.replace(TINY, norm=norm, norm_weights=True)
+    norms = (2 * 3 + 1) * vectors * 32  # two a layer and the last one
+    assert counting.parameters_by_part(config) == PLAIN | {"norms": norms}
+
+
 @pytest.mark.parametrize(("w_o", "n"), [("identity", 0), ("block_diagonal", 3 * 4 * 8 * 8)])
 def test_a_restricted_w_o_counts_only_what_it_learns(w_o, n):
     config = dataclasses.replace(TINY, w_o=w_o, projection="per_head")

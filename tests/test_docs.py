@@ -27,7 +27,7 @@ TIMEOUT = 300  # seconds a block
 
 PLACES = "|".join(["andrea_jax", "experiments", "configs", "notebooks", "tests", "docs"])
 IN_REPOSITORY = re.compile(rf"(?:{PLACES})/[\w./-]*|[\w-]+\.(?:md|toml|txt)|Makefile|LICENSE")
-MADE_BY_EXAMPLES = {"config.toml"}  # names of files that only a run, or a reader, makes
+MADE_BY_EXAMPLES = {"config.toml", "failure.txt"}  # names of files that only a run, or a reader, makes
 OF_A_MACHINE = re.compile(r"(?<![\w.~$}])/(?:home|root|tmp|work|Users|usr|opt|var|mnt)/")
 
 

@@ -12,19 +12,14 @@ REPOSITORY = Path(__file__).parent.parent
 PACKAGE = REPOSITORY / "andrea_jax"
 LAYERS = (
     {"arguments", "errors", "config", "config_keys", "config_files", "runs"},
-    {"attention", "compiled", "data"},
+    {"attention", "compiled", "data", "seeds"},
     {"projections"},
     {"model"},
     {"conversion", "counting", "generate", "trace", "training"},
-    {"circuits", "heads", "interop", "interventions", "plots", "viewer"},
-    {"comparison", "loaded"},
-    {
-        "benchmarks",
-        "compared",
-        "reporting",
-        "side_by_side",
-        "sweeps",
-    },  # __init__, above, loads what it offers only when asked
+    {"circuits", "heads", "interop", "interventions", "plots", "similarity", "viewer"},
+    {"comparison", "kept", "loaded"},
+    # __init__, above, loads what it offers only when asked
+    {"ablated", "benchmarks", "compared", "exchange", "explained", "reporting", "side_by_side", "sweeps"},
     {"__init__", "cli", "__main__"},
 )
 LAYER_OF = {part: layer for layer, parts in enumerate(LAYERS) for part in parts}

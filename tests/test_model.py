@@ -24,6 +24,8 @@ VARIANTS: dict[str, dict] = {
     "tied, no positions": {"tied_embeddings": True, "positions": "none"},
     "attention only, identity": {"d_mlp": 0, "w_o": "identity"},
     "block-diagonal, biases, narrow MLP": {"w_o": "block_diagonal", "biases": True, "d_mlp": 13, "activation": "gelu"},
+    "GPT-2's": {"norm": "layer", "norm_weights": True, "biases": True, "activation": "gelu", "tied_embeddings": True},
+    "gains": {"norm_weights": True},
     "twelve layers": {"n_layer": 12, "n_head": 1, "d_model": 8, "d_mlp": 5},
 }
 

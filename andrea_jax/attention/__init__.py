@@ -8,13 +8,13 @@ from typing import Literal, overload
 import jax
 import jax.numpy as jnp
 
-from andrea_jax.attention import chunked, cudnn, reference
+from andrea_jax.attention import chunked, cudnn, mosaic, reference, triton
 from andrea_jax.attention.backends import Call, choose
 from andrea_jax.errors import UserError
 
 __all__ = ["AUTO", "BACKENDS", "attention"]
 
-BACKENDS = (reference.BACKEND, chunked.BACKEND, cudnn.BACKEND)
+BACKENDS = (reference.BACKEND, chunked.BACKEND, cudnn.BACKEND, mosaic.BACKEND, triton.BACKEND)
 AUTO = ("cudnn", "chunked")  # "auto" takes the first that can run
 
 

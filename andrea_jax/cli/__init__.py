@@ -5,10 +5,10 @@ import os
 import sys
 from collections.abc import Sequence
 
-from andrea_jax.cli import comparing, looking, training
+from andrea_jax.cli import benching, comparing, interop, looking, sweeping, training
 from andrea_jax.errors import UserError
 
-MODULES = (training, looking, comparing)  # each adds its commands
+MODULES = (training, sweeping, looking, comparing, interop, benching)  # each adds its commands
 
 
 def main(argv: Sequence[str] | None = None) -> int:

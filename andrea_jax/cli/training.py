@@ -74,7 +74,7 @@ def _train_to_the_end(run: Run) -> bool:
 
     messages.show_log()
     try:
-        train(run, data.prepare(run.experiment))
+        train(run, data.prepare(run.experiment, tokenizer=run.path / "tokenizer.json"))
     except Interrupted as stopped:
         print(stopped, file=sys.stderr)
         return False

@@ -21,9 +21,11 @@ _OPENERS, _CLOSERS = "([{", ")]}"
 
 
 class _Closer(NamedTuple):
-    """A closer at position `at` of its window, and the openers before it; the last unclosed one is its match."""
+    """A closer at position `at` of its window, `depth` deep, and the tokens before it that hold openers; the last
+    unclosed one is its match."""
 
     at: int
+    depth: int
     openers: np.ndarray
     same_type: np.ndarray
     unclosed: np.ndarray
@@ -91,7 +93,7 @@ class Pairs:
     opener: np.ndarray  # position: in characters from `gold_pairs`, in tokens from `token_pairs`
     closer: np.ndarray
     kind: np.ndarray  # 0 "()", 1 "[]", 2 "{}"
-    empty: np.ndarray  # nothing but white space inside
+    empty: np.ndarray  # nothing but white space inside; from `token_pairs` also: shares a token with another bracket
 
 
 def gold_pairs(text: str) -> Pairs:
@@ -130,18 +132,22 @@ def _no_pairs() -> Pairs:
 def token_pairs(documents: Documents, i: int) -> Pairs:
     """The bracket pairs of document i; positions count its tokens, BOS not counted.
 
-    Raises ValueError where a bracket is not a token of its own, and what `gold_pairs` raises.
+    A bracket is where the token is that holds it (an imported vocabulary has tokens like ` (` and `):`). Where a token
+    holds several, as `([` does, none of their pairs is a target. Raises what `gold_pairs` raises.
     """
     pairs = gold_pairs(documents.document_text(i))
     ids = documents.document(i)
     pieces = documents.tokenizer.token_bytes
     ends = np.cumsum(np.array([len(piece) for piece in pieces])[ids])
     opener, closer = (np.searchsorted(ends, position, side="right") for position in (pairs.opener, pairs.closer))
-    for positions, brackets in ((opener, _OPENERS), (closer, _CLOSERS)):
-        wanted = [brackets[kind].encode() for kind in pairs.kind]
-        if [pieces[j] for j in ids[positions]] != wanted:
-            raise ValueError(f"{documents.names[i]}: a bracket is not a token of its own")
-    return Pairs(opener, closer, pairs.kind, pairs.empty)
+    shared = [
+        _n_brackets(pieces[j]) > 1 or _n_brackets(pieces[k]) > 1 for j, k in zip(ids[opener], ids[closer], strict=True)
+    ]
+    return Pairs(opener, closer, pairs.kind, pairs.empty | np.array(shared, bool))
+
+
+def _n_brackets(piece: bytes) -> int:
+    return sum(map(piece.count, (_OPENERS + _CLOSERS).encode()))
 
 
 def bracket_windows(dataset: Dataset, seq_len: int, n: int, seed: int) -> BracketWindows:
@@ -204,7 +210,9 @@ def _innermost(pairs: Pairs, n: int) -> np.ndarray:
 def _closer(opener: np.ndarray, closer: np.ndarray, kind: np.ndarray, target: int) -> _Closer:
     at = int(closer[target])
     before = opener < at
-    return _Closer(at, opener[before], opener[before & (kind == kind[target])], opener[before & (closer >= at)])
+    unclosed = before & (closer >= at)
+    candidates = (before, before & (kind == kind[target]), unclosed)
+    return _Closer(at, int(unclosed.sum()), *(np.unique(opener[chosen]) for chosen in candidates))
 
 
 def _collect(windows: list[_Window], seq_len: int, reason: str) -> BracketWindows:
@@ -221,7 +229,7 @@ def _collect(windows: list[_Window], seq_len: int, reason: str) -> BracketWindow
         sequence=np.array([i for i, window in enumerate(windows) for _ in window.closers], np.int32),
         closer=at,
         opener=opener,
-        depth=np.array([len(closer.unclosed) for closer in closers], np.int32),
+        depth=np.array([closer.depth for closer in closers], np.int32),
         distance=at - opener,
         nearest=np.array([closer.openers[-1] for closer in closers], np.int32),
         nearest_same_type=np.array([closer.same_type[-1] for closer in closers], np.int32),

@@ -28,7 +28,7 @@ import numpy as np
 from andrea_jax.config import BOS, Experiment
 from andrea_jax.data.archives import archive_path, fetch, missing_client
 from andrea_jax.data.corpora import Document, Source, corpus_sources, is_heldout, text_fraction
-from andrea_jax.data.tokenizer import Tokenizer, byte_tokenizer, train_bpe
+from andrea_jax.data.tokenizer import Tokenizer, byte_tokenizer, load_imported, train_bpe
 from andrea_jax.errors import UserError
 
 FORMAT = 2  # of the cache folder; a change of format or of the held-out rules changes it
@@ -99,28 +99,32 @@ def _to_stderr(message: str) -> None:
     print(message, file=sys.stderr)
 
 
-def prepare(experiment: Experiment, cache: Path | None = None, progress: Progress = _to_stderr) -> Dataset:
+def prepare(
+    experiment: Experiment, cache: Path | None = None, progress: Progress = _to_stderr, tokenizer: Path | None = None
+) -> Dataset:
     """The tokens of experiment.data, from the cache, or built into it.
 
     cache: its root folder; None: `default_cache()`. progress: called with one line of text a step.
+    tokenizer: the file that holds it, where data.tokenizer = "imported"; the others need none.
     Raises UserError where the corpus is missing, empty or too small, a client fails, an archive does not have its
     pinned sha256, or a cached file is damaged.
     """
     cache = default_cache() if cache is None else cache
+    known = load_imported(tokenizer) if experiment.data.tokenizer == "imported" else None
     sources = corpus_sources(experiment.data.corpus)
     local = {source.name: _local_documents(source, progress) for source in sources if not source.client}
     # everything but the fetched text decides the key, so a complete cache needs no client at all
-    folder = _folder(cache, experiment, sources, local)
+    folder = _folder(cache, experiment, sources, local, known)
     skipped: dict[str, str] = {}
     if not folder.exists():
         skipped = _unavailable(sources, cache)
         sources = tuple(source for source in sources if source.name not in skipped)
         if not sources:
             raise UserError(f'data.corpus = "{experiment.data.corpus}": no source is available: {skipped}')
-        folder = _folder(cache, experiment, sources, local)
+        folder = _folder(cache, experiment, sources, local, known)
     if not folder.exists():
         documents = [d for source in sources for d in _documents(source, local, cache, progress)]
-        _build(folder, experiment, sources, documents, skipped, progress)
+        _build(folder, experiment, sources, documents, skipped, known, progress)
     dataset = open_dataset(folder)
     if dataset.train.n_tokens <= experiment.data.seq_len:
         text = f"the training text has only {dataset.train.n_tokens} tokens, not even one window"
@@ -178,8 +182,8 @@ def _unavailable(sources: Iterable[Source], cache: Path) -> dict[str, str]:
     return skipped
 
 
-def _folder(cache: Path, e: Experiment, sources: Iterable[Source], local: dict[str, list[Document]]) -> Path:
-    parts: list[object] = [FORMAT, e.data.tokenizer, e.model.vocab_size]
+def _folder(cache: Path, e: Experiment, sources: Iterable[Source], local: dict, known: Tokenizer | None) -> Path:
+    parts: list[object] = [FORMAT, e.data.tokenizer, known.to_json() if known else e.model.vocab_size]
     for source in sources:
         parts.append([source.name, source.version, source.sha256 or _text_hash(local[source.name])])
     return cache / "tokens" / hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
@@ -212,14 +216,15 @@ def split(documents: Iterable[Document]) -> tuple[list[Document], list[Document]
 
 
 def _build(
-    folder: Path, e: Experiment, sources: tuple[Source, ...], documents: list[Document], skipped: dict, say: Progress
-) -> None:
+    folder: Path, e: Experiment, sources: tuple[Source, ...], documents: list[Document], skipped: dict,
+    known: Tokenizer | None, say: Progress,
+) -> None:  # fmt: skip
     train, heldout = split(documents)
     if e.data.tokenizer == "bpe":
         say(f"training the tokenizer: {e.model.vocab_size} tokens from {len(train)} documents")
         tokenizer = train_bpe([document.text for document in train], e.model.vocab_size)
     else:
-        tokenizer = byte_tokenizer()
+        tokenizer = known or byte_tokenizer()
     say(f"tokenizing {len(train)} documents for training, {len(heldout)} held out")
     packed = [_pack(tokenizer, part) for part in (train, heldout)]
     sizes = {

@@ -1,8 +1,11 @@
-"""Text to ids and back: plain bytes, or byte-level BPE whose tokens never swallow a bracket.
+"""Text to ids and back: plain bytes, byte-level BPE whose tokens never swallow a bracket, or what came with a model.
 
 Ids: 0 is BOS, 1 + b is the byte b, and from 257 on come the merges. Brackets are isolated before merging (a Split on
 `()[]{}`, then GPT-2's byte-level pattern): otherwise "()" or "):" is one token and a head that looks for the matching
 bracket has nothing to point at. The price: the space before a bracket is a token of its own.
+
+A vocabulary that came with another's model keeps its merges and its ids but two: BOS changes places with id 0, so that
+BOS is 0 here as well. `Tokenizer.bos` remembers where it was.
 """
 
 import json
@@ -20,16 +23,18 @@ from andrea_jax.errors import UserError
 from andrea_jax.runs import write_atomically
 
 BRACKETS = "()[]{}"
-_BOS_TEXT = "⟨bos⟩"  # outside the byte-level alphabet, so no text can become it
+BOS_TEXT = "⟨bos⟩"  # outside the byte-level alphabet, so no text can become it
 
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """`name` is "bytes" or "bpe"; `token_bytes[id]` are the bytes of each token, b"" for BOS."""
+    """`name` is "bytes", "bpe" or "imported"; `token_bytes[id]` are the bytes of each token, b"" for BOS; `bos`, of an
+    imported one, is the id of BOS outside: it and 0 have changed places."""
 
     name: str
     token_bytes: tuple[bytes, ...]
     bpe: tokenizers.Tokenizer | None = None
+    bos: int = BOS
 
     @property
     def vocab_size(self) -> int:
@@ -52,7 +57,7 @@ class Tokenizer:
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """One printable string a token, for plots: space is ·, newline is ⏎, tab is ⇥, a lone byte is \\xNN."""
-        return [_BOS_TEXT if i == BOS else _printable(self.token_bytes[i]) for i in ids]
+        return [BOS_TEXT if i == BOS else _printable(self.token_bytes[i]) for i in ids]
 
     def punctuation(self) -> np.ndarray:
         """bool [vocab]: tokens of punctuation alone (Unicode's categories P and S; in ASCII, string.punctuation).
@@ -67,7 +72,8 @@ class Tokenizer:
 
     def to_json(self) -> str:
         """What `from_json` reads."""
-        return json.dumps({"name": self.name, "bpe": None if self.bpe is None else json.loads(self.bpe.to_str())})
+        saved = {"name": self.name, "bpe": None if self.bpe is None else json.loads(self.bpe.to_str())}
+        return json.dumps(saved | ({"bos": self.bos} if self.name == "imported" else {}))
 
     @staticmethod
     def from_json(text: str) -> "Tokenizer":
@@ -79,7 +85,7 @@ class Tokenizer:
             bpe = tokenizers.Tokenizer.from_str(json.dumps(saved["bpe"]))
         except Exception as error:  # the library raises no narrower class
             raise ValueError(f"no BPE model: {error}") from error
-        return _bpe_tokenizer(bpe)
+        return imported(bpe, saved["bos"]) if saved["name"] == "imported" else _bpe_tokenizer(bpe)
 
     def save(self, path: Path) -> None:
         """Writes the tokenizer to one JSON file, atomically."""
@@ -97,6 +103,14 @@ class Tokenizer:
 def byte_tokenizer() -> Tokenizer:
     """Vocabulary 257: BOS and the 256 bytes."""
     return Tokenizer("bytes", (b"", *(bytes([b]) for b in range(N_BYTES))))
+
+
+def load_imported(path: Path | None) -> Tokenizer:
+    """The tokenizer at `path` for a data set with data.tokenizer = "imported". UserError where there is none."""
+    if path is None or not path.is_file():
+        found = "no tokenizer came with it" if path is None else f"there is no {path}"
+        raise UserError(f'data.tokenizer = "imported": {found}; a model trained here has "bpe" or "bytes"')
+    return Tokenizer.load(path)
 
 
 def train_bpe(texts: Sequence[str], vocab_size: int) -> Tokenizer:
@@ -118,18 +132,30 @@ def train_bpe(texts: Sequence[str], vocab_size: int) -> Tokenizer:
         text = f"must be at most {n_merged + N_BYTES + 1} for this corpus, which yields {n_merged} merges"
         raise UserError(f"model.vocab_size = {vocab_size}: {text}")
     # the trainer numbers the alphabet by code point; ours is by byte
-    vocab = {_BOS_TEXT: BOS} | {token: i + 1 for token, i in model["vocab"].items()}
-    vocab |= {token: BOS + 1 + byte for byte, token in enumerate(_BYTE_CHARACTERS)}
+    vocab = {BOS_TEXT: BOS} | {token: i + 1 for token, i in model["vocab"].items()}
+    vocab |= {token: BOS + 1 + byte for byte, token in enumerate(BYTE_CHARACTERS)}
     merges = [tuple(merge) for merge in model["merges"]]
     bpe = tokenizers.Tokenizer(models.BPE(vocab=vocab, merges=merges))
     bpe.pre_tokenizer = _isolate_brackets()
     return _bpe_tokenizer(bpe)
 
 
+def imported(bpe: tokenizers.Tokenizer, bos: int) -> Tokenizer:
+    """Another's byte-level BPE, whose ids 0 and `bos` have already changed places; a token may hold brackets."""
+    return Tokenizer("imported", _token_bytes(bpe), bpe, bos)
+
+
+def _token_bytes(bpe: tokenizers.Tokenizer) -> tuple[bytes, ...]:
+    """The bytes of each id, b"" for BOS. A token outside the byte-level alphabet, which no text becomes, is itself."""
+    vocab, byte_of = bpe.get_vocab(), {character: byte for byte, character in enumerate(BYTE_CHARACTERS)}
+    _, *tokens = sorted(vocab, key=lambda token: vocab[token])
+    bytewise = [byte_of.keys() >= set(token) for token in tokens]
+    pairs = zip(tokens, bytewise, strict=True)
+    return (b"", *(bytes(byte_of[c] for c in token) if plain else token.encode() for token, plain in pairs))
+
+
 def _bpe_tokenizer(bpe: tokenizers.Tokenizer) -> Tokenizer:
-    by_id = sorted(bpe.get_vocab().items(), key=lambda item: item[1])
-    byte_of = {character: byte for byte, character in enumerate(_BYTE_CHARACTERS)}
-    token_bytes = (b"", *(bytes(byte_of[character] for character in token) for token, _ in by_id[1:]))
+    token_bytes = _token_bytes(bpe)
     merged = [piece for piece in token_bytes if len(piece) > 1 and any(ord(bracket) in piece for bracket in BRACKETS)]
     if merged:
         raise ValueError(f"a bracket must be a token of its own, but these tokens hold one: {merged[:5]}")
@@ -148,7 +174,7 @@ def _byte_characters() -> list[str]:
     return [chr(byte) if byte in prints else chr(0x100 + others.index(byte)) for byte in range(N_BYTES)]
 
 
-_BYTE_CHARACTERS = _byte_characters()
+BYTE_CHARACTERS = _byte_characters()
 
 
 def _is_punctuation(piece: bytes) -> bool:

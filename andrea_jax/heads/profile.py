@@ -121,8 +121,15 @@ def profile(
     results = _results(seq_len, repeats, bracket.windows.reason, (on_text, on_random, on_repeats, on_brackets))
     by_offset = {d: on_text.probes[offset_name(d)] for d in streams.offsets(seq_len)}
     table, best = tables.assemble(results, by_offset)
-    by_rule = brackets.table(bracket.windows, on_brackets)
-    return Profile(table, best, _by_period(results, repeats.period), tables.offset_curves(by_offset), by_rule)
+    every = (table, _by_period(results, repeats.period), tables.offset_curves(by_offset))
+    table, by_period, curves = (_left(model, frame) for frame in every)
+    return Profile(table, best, by_period, curves, brackets.table(bracket.windows, on_brackets))
+
+
+def _left(model: config.Model, table: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the heads that the model has: pruned layers have fewer than n_head."""
+    there = table["head"].to_numpy() < np.array(model.layer_heads)[table["layer"]]
+    return table.loc[there].reset_index(drop=True)
 
 
 def _tell(progress: Progress, before: int, total: int, done: int, _in_stream: int) -> None:

@@ -36,6 +36,7 @@ class Sums:
     mass: float32 [sequence, n_layer, n_head], Σ_q Σ_targets A · off_bos: the same shape, Σ_q (1 − A[q, 0]) ·
     uniform: float64 [sequence], Σ_q |targets of q| / (q + 1), the mass of causal-uniform attention ·
     n: int64 [sequence], queries with a target.
+    Past the last head of a pruned layer (config.layer_heads) mass and off_bos are nan.
     """
 
     mass: np.ndarray
@@ -174,7 +175,14 @@ def forward(
         return value
 
     logits = bind(config, params, dtype=dtype, backend=backend)(tokens, tap=listen, entropy=entropy)
-    return logits, {name: jnp.stack([layer[name] for layer in layers], axis=-2) for name in layers[0]}
+    return logits, {name: _stack([layer[name] for layer in layers], config.n_head) for name in layers[0]}
+
+
+def _stack(layers: list[Array], n_head: int) -> Array:
+    """[..., n_layer, n_head] from [..., heads] of each layer, nan where a layer has fewer."""
+    spare = [[(0, 0)] * (x.ndim - 1) + [(0, n_head - x.shape[-1])] for x in layers]
+    full = [jnp.pad(x, widths, constant_values=jnp.nan) for x, widths in zip(layers, spare, strict=True)]
+    return jnp.stack(full, axis=-2)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))

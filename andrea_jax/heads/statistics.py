@@ -35,7 +35,7 @@ def ratio(part: np.ndarray, whole: np.ndarray) -> Estimate | None:
     above, below = (x.reshape(len(x), math.prod(x.shape[1:])).astype(np.float64) for x in (part, whole))
     if not (below.sum(axis=0) > 0).all():
         return None
-    draws = _draws(len(part))
+    draws = resamples(len(part))
     resampled, resampled_below = draws @ above, draws @ below
     usable = (resampled_below > 0).all(axis=1)
     low, high = np.percentile(resampled[usable] / resampled_below[usable], [2.5, 97.5], axis=0)
@@ -44,7 +44,7 @@ def ratio(part: np.ndarray, whole: np.ndarray) -> Estimate | None:
 
 
 @functools.lru_cache(maxsize=8)
-def _draws(n: int) -> np.ndarray:
+def resamples(n: int) -> np.ndarray:
     """How often each of n sequences is drawn into each resample: float64 [resample, sequence]."""
     return np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), size=RESAMPLES).astype(np.float64)
 
@@ -60,6 +60,6 @@ def off_bos(sums: Sums) -> np.ndarray:
 
 
 def best_head(excess: np.ndarray) -> tuple[int, int]:
-    """(layer, head) of the largest value of [n_layer, n_head]; the first of equals."""
-    layer, head = np.unravel_index(int(np.argmax(excess)), excess.shape)
+    """(layer, head) of the largest value of [n_layer, n_head], the first of equals; nan: there is no such head."""
+    layer, head = np.unravel_index(int(np.nanargmax(excess)), excess.shape)
     return int(layer), int(head)

@@ -10,12 +10,13 @@ from andrea_jax.plots.figures import (
 )
 from andrea_jax.plots.head_figures import bracket_rules, head_profile, offset_profiles, patterns
 from andrea_jax.plots.pattern import Pattern
-from andrea_jax.plots.report import write_report
+from andrea_jax.plots.report import Asked, write_report
 from andrea_jax.plots.style import Figure
 from andrea_jax.plots.sweep_figures import effect, effects, sweep
 from andrea_jax.plots.tables import all_heads_table, equality_table, heads_table, params_table, runs_table, timing_table
 
 __all__ = [
+    "Asked",
     "Figure",
     "Pattern",
     "all_heads_table",

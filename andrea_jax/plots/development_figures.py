@@ -99,7 +99,7 @@ def development(profiles: Mapping[int, Scored], metrics: Sequence[dict]) -> Figu
     for ax in axes[n_panel:]:
         ax.set_visible(False)
     for ax in axes[:n_panel]:
-        _token_axis(ax, sorted(profiles), a_step)
+        token_axis(ax, sorted(profiles), a_step)
         ax.tick_params(labelbottom=True)
         grid(ax)
     for ax in axes[n_panel - 2 : n_panel]:
@@ -161,7 +161,7 @@ def _entropy(ax: matplotlib.axes.Axes, table: pd.DataFrame, a_step: float) -> No
     ax.legend(handles=[*keys, Line2D([], [], color=GREY, linestyle="--", label="uniform")], loc="best", fontsize=7.5)
 
 
-def _token_axis(ax: matplotlib.axes.Axes, steps: Sequence[int], a_step: float) -> None:
+def token_axis(ax: matplotlib.axes.Axes, steps: Sequence[int], a_step: float) -> None:
     """Log scale above the first checkpoint after 0, linear below it, so that 0 has its place."""
     first = a_step * min(step for step in steps if step)
     ax.set_xscale("symlog", linthresh=first, linscale=0.4)

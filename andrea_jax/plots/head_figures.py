@@ -63,7 +63,7 @@ def head_profile(table: pd.DataFrame, best: pd.DataFrame) -> Figure:
     made = figure(*size, findings.profile(best))
     axes = made.subplots(down, columns, squeeze=False).ravel()
     for ax, panel in zip(axes, panels, strict=False):
-        _profile_panel(ax, panel, small=columns > 1)
+        profile_panel(ax, panel, small=columns > 1)
     for ax in axes[len(panels) :]:
         ax.set_visible(False)
     scale, side = ScalarMappable(Normalize(-1, 1), EXCESS), "top" if columns > 1 else "bottom"
@@ -72,7 +72,7 @@ def head_profile(table: pd.DataFrame, best: pd.DataFrame) -> Figure:
     return made
 
 
-def _profile_panel(ax: Axes, table: pd.DataFrame, small: bool) -> None:
+def profile_panel(ax: Axes, table: pd.DataFrame, small: bool) -> None:
     """Row 0 holds the baselines, then one row a head; one column a probe."""
     size = 7 if small else 8.5
     heads, labels = rows.all_rows(table), [PROBES[probe].label.replace(" ", "\n", 1) for probe in rows.probes(table)]

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import sys
 from collections.abc import Callable, Iterator
 
 from rich.console import Console
@@ -22,9 +23,16 @@ def show_log() -> None:
     """Shows what was chosen automatically (the "andrea_jax" logger at INFO) on stderr."""
     logger = logging.getLogger("andrea_jax")
     if not logger.handlers:
-        logger.addHandler(logging.StreamHandler())
+        logger.addHandler(_ToStderr())
         logger.setLevel(logging.INFO)
         logger.propagate = False  # libraries put a handler of their own on the root logger
+
+
+class _ToStderr(logging.Handler):
+    """Writes to what stderr is at the time: a live table stands in for it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(self.format(record), file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager

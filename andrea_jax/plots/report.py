@@ -5,6 +5,7 @@
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -48,6 +49,20 @@ READING = {
 }
 
 
+@dataclass(frozen=True)
+class Asked:
+    """A question about the heads that was asked before the report, as a section of its own.
+
+    name: of the figure's files; figure None: it was not asked, and `command` says what would.
+    """
+
+    section: str
+    name: str
+    command: str
+    reading: str
+    figure: Figure | None
+
+
 class Tables(Protocol):
     """The tables of `heads.Profile`."""
 
@@ -71,32 +86,39 @@ def write_report(
     patterns: Sequence[Pattern] = (),
     checks: pd.DataFrame | None = None,
     profiles: Mapping[int, Scored] | None = None,
+    asked: Sequence[Asked] = (),
 ) -> Path:
     """Writes figures, tables and `report.html` of a run; returns the page's path.
 
     step: of the checkpoint that was scored. patterns: heads to show on a text. checks: see `figures.projection_check`.
     profiles: step -> profile of every checkpoint that has one; the development is drawn from three or more.
+    asked: other questions, a section each.
     Raises `UserError` where a pattern and its tokens disagree.
     """
     metrics, e = run.metrics(), run.experiment
     drawn = _draw(e, metrics, profile, patterns, checks)
     if profiles and len(profiles) >= FEWEST and findings.logged(metrics, "tokens"):
         drawn["development"] = development(profiles, metrics)
-    pictures = {name: _save(run, name, drawn[name]) if name in drawn else _missing(name) for name in READING}
+    pictures = {
+        name: _save(run, name, drawn[name], READING[name]) if name in drawn else _missing(name) for name in READING
+    }
+    others = {question.section: [_answer(run, question)] for question in asked}
     for name in ("table", "best", "periods", "offsets", "brackets"):
         _save_table(run, "profile" if name == "table" else name, getattr(profile, name))
     if checks is not None:
         _save_table(run, "checks", checks)
     projection = e.model.projection.replace("_", "-")
-    shape = f"{e.model.n_layer} layers × {e.model.n_head} heads, d_model {e.model.d_model}, {projection} projection"
+    shape = f"{e.model.shape}, d_model {e.model.d_model}, {projection} projection"
     summary = findings.summary(e, metrics, profile.best, profile.brackets, checks)
-    sections = {"What this run showed": [page.bullets(summary)], **_sections(run, profile, pictures)}
+    sections = {"What this run showed": [page.bullets(summary)], **_sections(run, profile, pictures, others)}
     top = [f"<h1>{page.escape(run.name)}</h1>", page.text(f"{shape}. Heads scored at step {step}.", "soft")]
     body = [page.section(name, *parts) for name, parts in sections.items()]
     return write_atomically(run.report, page.page(f"{run.name}: report", [*top, page.contents(sections), *body]))
 
 
-def _sections(run: Run, profile: Tables, pictures: Mapping[str, str]) -> dict[str, list[str]]:
+def _sections(
+    run: Run, profile: Tables, pictures: Mapping[str, str], others: Mapping[str, list[str]]
+) -> dict[str, list[str]]:
     """The page below its summary: name -> parts."""
     return {
         "Heads": [
@@ -107,6 +129,7 @@ def _sections(run: Run, profile: Tables, pictures: Mapping[str, str]) -> dict[st
         "Patterns": [pictures["patterns"], pictures["offsets"]],
         "Induction by period": [_periods(profile.periods, profile.best)],
         "Matching brackets": [pictures["brackets"]],
+        **others,
         "Development": [pictures["development"]],
         "Training": [pictures["loss"], pictures["gradients"]],
         "Fused against per-head": [pictures["checks"]],
@@ -138,12 +161,18 @@ def _draw(
     return drawn
 
 
-def _save(run: Run, name: str, drawn: Figure) -> str:
+def _answer(run: Run, question: Asked) -> str:
+    if question.figure is not None:
+        return _save(run, question.name, question.figure, question.reading)
+    return page.text(f"Not asked of this checkpoint: {question.name} ({question.command}).", "soft")
+
+
+def _save(run: Run, name: str, drawn: Figure, reading: str) -> str:
     """Writes the figure in both formats; returns it as a part of the page."""
     svg = drawn.encode("svg")
     write_atomically(run.figures / f"{name}.svg", svg)
     write_atomically(run.figures / f"{name}.png", drawn.encode("png"))
-    return page.figure(svg, drawn.get_figwidth(), drawn.get_suptitle(), READING[name])
+    return page.figure(svg, drawn.get_figwidth(), drawn.get_suptitle(), reading)
 
 
 def _missing(name: str) -> str:

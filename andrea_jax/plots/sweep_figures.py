@@ -8,7 +8,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from andrea_jax.plots.style import BLACK, GREY, KINDS, Figure, figure, grid, styled
+from andrea_jax.plots.style import BLACK, FAINT, GREY, KINDS, Figure, figure, grid, styled
+from andrea_jax.seeds import mean
 
 
 def effects(table: pd.DataFrame) -> pd.DataFrame:
@@ -55,14 +56,16 @@ def effect(row: Mapping, key: str) -> str:
 
 
 @styled
-def sweep(table: pd.DataFrame, key: str) -> Figure:
-    """A panel a measure: every seed a point, the mean over seeds a line, against the values of the swept key.
+def sweep(table: pd.DataFrame, key: str, title: str | None = None) -> Figure:
+    """A panel a measure: every seed a point, the mean over seeds a line with its 95% t-interval, against the values of
+    the swept key.
 
     table: columns setting (the key's value), seed, measure (with its unit, as the axis shall say it), value, baseline
-    (drawn dashed; null for none). Settings stand in the table's order, evenly spaced.
+    (drawn dashed; null for none). Settings stand in the table's order, evenly spaced; a seed may lack some. title: in
+    place of what `effects` finds in the first measure.
     """
     values = _values(table)
-    title = finding(table, key)
+    title = finding(table, key) if title is None else title
     made = figure(9.4, 0.9 + 2.5 * -(-len(values) // 2), title[0].upper() + title[1:])
     axes = made.subplots(-(-len(values) // 2), 2, squeeze=False).ravel()
     for ax, (measure, by_setting) in zip(axes, values.items(), strict=False):
@@ -76,16 +79,25 @@ def sweep(table: pd.DataFrame, key: str) -> Figure:
 
 
 def _panel(ax: Axes, by_setting: dict[object, dict[object, float]], baselines: np.ndarray) -> None:
-    x, means = range(len(by_setting)), [statistics.fmean(seeds.values()) for seeds in by_setting.values()]
-    ax.plot(x, means, "-", color=GREY, linewidth=1, label="mean over seeds")
-    names = list(next(iter(by_setting.values())))
+    x, means = range(len(by_setting)), [mean(list(of_seeds.values())) for of_seeds in by_setting.values()]
+    ax.plot(x, [m.value for m in means], "-", color=GREY, linewidth=1, label="mean over seeds, 95%")
+    ax.errorbar(x, [m.value for m in means], [m.high - m.value for m in means], fmt="none", ecolor=FAINT, elinewidth=6)
+    names = list(dict.fromkeys(seed for of_seeds in by_setting.values() for seed in of_seeds))
     for i, seed in enumerate(names):
         at = np.array(x) + 0.06 * (i - (len(names) - 1) / 2)  # side by side, so that equal values are seen
-        ax.plot(at, [seeds[seed] for seeds in by_setting.values()], "osD^v"[i % 5], color=KINDS[i % len(KINDS)],
-                markersize=5, label=f"seed {seed}")  # fmt: skip
+        of_seed = [of_seeds.get(seed, np.nan) for of_seeds in by_setting.values()]
+        ax.plot(at, of_seed, "osD^v"[i % 5], color=KINDS[i % len(KINDS)], markersize=5, label=f"seed {seed}")
     if np.isfinite(baselines).all():
         ax.plot(x, baselines, "--", color=BLACK, linewidth=1, label="uniform attention")
+    _limit(ax, np.array([value for of_seeds in by_setting.values() for value in of_seeds.values()], float))
     ax.set_xticks(x, [str(setting) for setting in by_setting])
     ax.set_xlim(-0.4, len(by_setting) - 0.6)
     ax.yaxis.set_major_locator(MaxNLocator(5))
     grid(ax)
+
+
+def _limit(ax: Axes, values: np.ndarray) -> None:
+    """Lets the interval of two or three seeds run out of a panel rather than squeeze its points into a line."""
+    span = max(np.nanmax(values) - np.nanmin(values), 1e-6)
+    low, high = ax.get_ylim()
+    ax.set_ylim(max(low, np.nanmin(values) - span), min(high, np.nanmax(values) + span))

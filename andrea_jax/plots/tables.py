@@ -20,7 +20,7 @@ def heads_table(best: pd.DataFrame) -> Table:
 
     best: columns probe, layer, head, score, low, high, baseline, control, n.
     """
-    table = _table("Heads", rows.BEST_CAPTION)
+    table = new_table("Heads", rows.BEST_CAPTION)
     table.add_column("probe: a head that …")
     for name in rows.BEST_HEADER[2:]:
         table.add_column(name, justify="right", no_wrap=True)
@@ -35,7 +35,7 @@ def all_heads_table(table: pd.DataFrame) -> Table:
 
     table: columns probe, layer, head, score, low, high, baseline, undefined.
     """
-    made = _table("All heads", rows.ALL_CAPTION)
+    made = new_table("All heads", rows.ALL_CAPTION)
     made.padding = 0  # one space between columns: thirteen probes in 80
     made.add_column("head", no_wrap=True)
     for probe in rows.probes(table):
@@ -47,7 +47,7 @@ def all_heads_table(table: pd.DataFrame) -> Table:
 
 def params_table(parts: Mapping[str, int], caption: str | None = None) -> Table:
     """Parameters by part, with their share of the total."""
-    table, total = _table("Parameters", caption), sum(parts.values())
+    table, total = new_table("Parameters", caption), sum(parts.values())
     table.add_column("part")
     for name in ("parameters", "share"):
         table.add_column(name, justify="right")
@@ -62,7 +62,7 @@ def equality_table(checks: pd.DataFrame, caption: str) -> Table:
 
     checks: columns form, quantity, max_difference, tolerance. A difference beyond its tolerance is red.
     """
-    table = _table("The same function?", caption)
+    table = new_table("The same function?", caption)
     for name in ("converted to", "quantity"):
         table.add_column(name, no_wrap=True)
     for name in ("largest difference", "tolerance"):
@@ -82,7 +82,7 @@ def timing_table(timing: pd.DataFrame, caption: str) -> Table:
 
     timing: columns form, passes, matmuls, min_ms, median_ms, gflop_s, temp_mib.
     """
-    table = _table("What does it cost?", caption)
+    table = new_table("What does it cost?", caption)
     for name in ("passes", "form"):
         table.add_column(name, no_wrap=True)
     for name in ("matmuls", "fastest ms", "median ms", "×", "GFLOP/s", "memory MiB"):
@@ -99,7 +99,7 @@ def timing_table(timing: pd.DataFrame, caption: str) -> Table:
 
 def runs_table(runs: Sequence[Run]) -> Table:
     """One row a run: name, projection, shape, steps done and asked for, last held-out loss."""
-    table = _table("Runs")
+    table = new_table("Runs")
     for name in ("run", "projection", "layers × heads"):
         table.add_column(name)
     for name in ("steps", "held-out loss (nats/token)"):
@@ -113,7 +113,8 @@ def runs_table(runs: Sequence[Run]) -> Table:
     return table
 
 
-def _table(title: str, caption: str | None = None) -> Table:
+def new_table(title: str, caption: str | None = None) -> Table:
+    """An empty table in the house's style."""
     made = Table(title=title, caption=caption, box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     made.title_justify = made.caption_justify = "left"
     made.title_style, made.caption_style, made.collapse_padding = "bold", "dim", True

@@ -2,11 +2,13 @@
 
 from andrea_jax.training.checkpoints import restore, steps
 from andrea_jax.training.evaluation import evaluate, in_context_bands, window_losses
+from andrea_jax.training.lock import Elsewhere
 from andrea_jax.training.loop import Interrupted, device, train
 from andrea_jax.training.recorder import NotFinite
 from andrea_jax.training.step import head_grad_norm, loss, make_step, token_losses
 
 __all__ = [
+    "Elsewhere",
     "Interrupted",
     "NotFinite",
     "device",

@@ -18,6 +18,7 @@ from andrea_jax import model
 from andrea_jax.errors import UserError
 from andrea_jax.model import Params
 from andrea_jax.runs import Run
+from andrea_jax.training import optimizer
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Checkpoints:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._manager.wait_until_finished()
+        self.wait()
         if self._manager.all_steps():
             self._prune()
         self._manager.close()
@@ -54,7 +55,7 @@ class Checkpoints:
         if state.step in self._manager.all_steps():
             return
         if self._manager.all_steps():
-            self._manager.wait_until_finished()
+            self.wait()
             self._prune()
         items = ocp.args.Composite(
             params=ocp.args.StandardSave(state.params),
@@ -62,6 +63,10 @@ class Checkpoints:
             unlogged=ocp.args.JsonSave({"losses": state.unlogged}),
         )
         self._manager.save(state.step, args=items)
+
+    def wait(self) -> None:
+        """Returns when all that was saved is on disk."""
+        self._manager.wait_until_finished()
 
     def last(self, optimizer: optax.GradientTransformation) -> State | None:
         """The last state saved, None where there is none. `optimizer` is the one it was saved with.
@@ -122,6 +127,15 @@ def restore(run: Run, step: int | Literal["last", "best"] = "last") -> tuple[Par
     items = ocp.args.Composite(params=_restore(model.abstract(run.experiment.model)))
     with contextlib.closing(_manager(run)) as manager, _damage_named(run, chosen):
         return manager.restore(chosen, args=items)["params"], chosen
+
+
+def restore_opt_state(run: Run, step: int) -> optax.OptState:
+    """The optimizer's state in a checkpoint that the run has. Raises UserError where it is damaged."""
+    experiment = run.experiment
+    optimize = optimizer.make(experiment.optim, experiment.train.steps)
+    shapes = jax.eval_shape(optimize.init, model.abstract(experiment.model))
+    with contextlib.closing(_manager(run)) as manager, _damage_named(run, step):
+        return manager.restore(step, args=ocp.args.Composite(opt_state=_restore(shapes)))["opt_state"]
 
 
 @contextlib.contextmanager

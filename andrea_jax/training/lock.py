@@ -8,9 +8,13 @@ from andrea_jax.errors import UserError
 from andrea_jax.runs import Run
 
 
+class Elsewhere(UserError):
+    """Another process trains the run."""
+
+
 @contextlib.contextmanager
 def locked(run: Run) -> Iterator[None]:
-    """Holds `<run>/lock`, which the system releases with the process, however it ends. UserError where it is taken.
+    """Holds `<run>/lock`, which the system releases with the process, however it ends. Elsewhere where it is taken.
 
     The file stays: removing it would let a third process lock another file of that name.
     """
@@ -18,5 +22,5 @@ def locked(run: Run) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UserError(f"{run.path}: is being trained by another process") from None
+            raise Elsewhere(f"{run.path}: is being trained by another process") from None
         yield

@@ -100,6 +100,12 @@ def device() -> dict[str, Json]:
     return {"platform": first.platform, "kind": first.device_kind, "count": jax.device_count()}
 
 
+def peak_memory() -> int | None:
+    """The most bytes of the first device that this process used at once so far; None where it does not say, as CPUs."""
+    stats = jax.local_devices()[0].memory_stats()
+    return stats["peak_bytes_in_use"] if stats else None
+
+
 class _Training:
     """What stays the same from step to step."""
 
@@ -112,6 +118,7 @@ class _Training:
             view,
         )
         self._train = run.experiment.train
+        self._peak_before = peak_memory()
 
     def run(self, state: State, last: int) -> State:
         """Steps from `state` to `last`."""
@@ -160,8 +167,11 @@ class _Training:
 
     def _record_end(self, recorder: Recorder, step: int) -> None:
         """Into the provenance; tokens_per_s is that of the latest stretch of training."""
+        self._checkpoints.wait()  # finished: the last checkpoint is whole, whatever kills the process after this
         timed = {"tokens_per_s": recorder.tokens_per_s} if recorder.tokens_per_s else {}
-        self._run.record(finished=step == self._train.steps, **timed)
+        peak = peak_memory()
+        own = None if peak == self._peak_before else peak  # another run of this process used more
+        self._run.record(finished=step == self._train.steps, peak_memory_bytes=own, **timed)
 
 
 @contextlib.contextmanager

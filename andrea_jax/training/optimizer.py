@@ -5,14 +5,15 @@ element by element, so both train the same; Muon, Adafactor and LAMB look at who
 
 - muon: the layers' 2-D matrices (fused W_QKV or W_Q, W_K, W_V, W_O; the MLP's) are orthogonalised (Jordan 2024, which
   also leaves embeddings out). Everything else goes to AdamW with b1, b2 and the same learning rate: W_E, W_P, W_U,
-  biases, and the 3-D per-head W_Q, W_K, W_V, W_O. Muon updates are scaled to a root mean square of 0.2, that of
+  biases, gains, and the 3-D per-head W_Q, W_K, W_V, W_O. Muon updates are scaled to a root mean square of 0.2, that of
   AdamW (Liu et al. 2025, section 2.2), so that one learning rate serves both.
 - adafactor: second moments are factored over the two longest axes of parameters whose axes are 128 or more, and each
   parameter's step is relative to its own root mean square. No momentum: b1 and b2 are not used.
 - lamb: each parameter's step is scaled by ‖w‖ / ‖update‖.
 - sgd: momentum b1; b2 is not used. adamw, lion: b1 and b2.
 
-Weight decay is decoupled (w −= rate·weight_decay·w; inside the trust ratio for lamb), on everything but biases (b_...).
+Weight decay is decoupled (w −= rate·weight_decay·w; inside the trust ratio for lamb), on everything but biases (b_...)
+and the gains of norms.
 """
 
 from collections.abc import Callable
@@ -68,8 +69,8 @@ def make(optim: Optim, steps: int) -> optax.GradientTransformation:
 
 
 def decays(params: optax.Params) -> optax.Params:
-    """True for each parameter that weight decay applies to: all but the biases, whose names start with b_."""
-    return jax.tree_util.tree_map_with_path(lambda path, _: not path[-1].key.startswith("b_"), params)
+    """True for each parameter that weight decay applies to: all but gains and the biases, whose names start with b_."""
+    return jax.tree_util.tree_map_with_path(lambda path, _: not path[-1].key.startswith(("b_", "gain")), params)
 
 
 def _sgd(optim: Optim, rate: Schedule) -> optax.GradientTransformation:

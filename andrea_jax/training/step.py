@@ -75,12 +75,14 @@ def head_grad_norm(config: Model, grads: Params) -> Array:
     """√(‖∂L/∂W_Q^h‖² + ‖∂L/∂W_K^h‖² + ‖∂L/∂W_V^h‖² + ‖∂L/∂W_O^h‖²) of each head h, float32 [n_layer, n_head].
 
     L is the batch's mean loss. With fewer key-value heads than heads, W_K and W_V are those that head h reads, counted
-    in full for every head of the group. Biases are left out; W_O is, where it is the identity.
+    in full for every head of the group. Biases are left out; W_O is, where it is the identity. 0 past a pruned
+    layer's last head.
     """
-    return jnp.stack([_layer_norms(config, grads["layers"][str(i)]) for i in range(config.n_layer)])
+    layers = [_layer_norms(config, grads["layers"][str(i)], n) for i, n in enumerate(config.layer_heads)]
+    return jnp.stack([jnp.pad(norms, (0, config.n_head - len(norms))) for norms in layers])
 
 
-def _layer_norms(config: Model, layer: Params) -> Array:
+def _layer_norms(config: Model, layer: Params, n_head: int) -> Array:
     weights = layer["attention"]["projection"]
     # Summed over d_model before the heads are split: fused matrices are read once, in the order they lie in memory.
     squares = {
@@ -89,10 +91,10 @@ def _layer_norms(config: Model, layer: Params) -> Array:
         if name[0] == "W"
     }
     if config.projection == "fused":
-        squares = split_heads(squares, config.n_head, config.n_kv_head)
-    total = jnp.zeros(config.n_head)
+        squares = split_heads(squares, n_head, n_head // config.group)
+    total = jnp.zeros(n_head)
     for name in ("W_Q", "W_K", "W_V", "W_O"):
         if name in squares:
             of_head = squares[name].sum(axis=(1, 2))  # [n_head or n_kv_head]
-            total += jnp.repeat(of_head, config.n_head // len(of_head))
+            total += jnp.repeat(of_head, n_head // len(of_head))
     return jnp.sqrt(total)

@@ -45,10 +45,10 @@ def view_models(
     another number of layers or heads.
     """
     config = source.config
-    chosen = _chosen("layers", layers, config.n_layer), _chosen("heads", heads, config.n_head)
-    if against is not None and (against.config.n_layer, against.config.n_head) != (config.n_layer, config.n_head):
-        shapes = [f"{m.n_layer} layers × {m.n_head} heads" for m in (config, against.config)]
-        raise UserError(f"against: {against.name} has {shapes[1]}, and {source.name} has {shapes[0]}")
+    chosen = _chosen("layers", layers, config.n_layer), _chosen("heads", heads, max(config.layer_heads))
+    if against is not None and against.config.layer_heads != config.layer_heads:
+        text = f"against: {against.name} has {against.config.shape}, and {source.name} has {config.shape}"
+        raise UserError(text)
     traced = _trace(source, tokens)
     successors = np.append(tokens[0, 1:], np.asarray(traced.logits[0, -1]).argmax())  # the last one is the guess
     sides = [side(source, traced, successors, *chosen)]
@@ -68,7 +68,7 @@ def side(source: Source, traced: Trace, successors: np.ndarray, layers: Sequence
     norm o − mean(o) over std(r). It is the head's own path to that logit: what later layers make of o is left out.
     """
     config, params = source.config, source.params
-    patterns = np.stack([np.stack([traced.pattern(layer, head) for head in heads]) for layer in layers])
+    patterns = np.stack([np.stack([_pattern(traced, layer, head) for head in heads]) for layer in layers])
     w_u = params["W_E"].T if config.tied_embeddings else params["W_U"]
     directions = jnp.asarray(w_u)[:, successors].T.astype(jnp.float32)  # [token, d_model]
     final = traced["resid_final"][0].astype(jnp.float32)
@@ -88,16 +88,23 @@ def ablated(source: Source, layer: int, head: int) -> Source:
     """
     config = source.config
     _chosen("ablate", (layer,), config.n_layer)
-    _chosen("ablate", (head,), config.n_head)
+    _chosen("ablate", (head,), config.layer_heads[layer])
     if config.w_o == "identity":
         raise UserError('ablate: needs a W_O, and this model has model.w_o = "identity"')
     block = source.params["layers"][str(layer)]
     weights = block["attention"]["projection"]
     w_o = weights["W_O"]
-    zeroed = w_o.reshape(config.n_head, config.head_dim, -1).at[head].set(0).reshape(w_o.shape)
+    zeroed = w_o.reshape(config.layer_heads[layer], config.head_dim, -1).at[head].set(0).reshape(w_o.shape)
     changed = {**block, "attention": {"projection": {**weights, "W_O": zeroed}}}
     params = {**source.params, "layers": {**source.params["layers"], str(layer): changed}}
     return Source(f"without head {layer}.{head}", config, params, source.dtype, source.backend)
+
+
+def _pattern(traced: Trace, layer: int, head: int) -> np.ndarray:
+    """[query, key]; all 0 for a head that was pruned away, which the page shows as an empty square."""
+    if head < traced.config.layer_heads[layer]:
+        return traced.pattern(layer, head)
+    return np.zeros((traced.logits.shape[1],) * 2, np.float32)
 
 
 def _trace(source: Source, tokens: np.ndarray) -> Trace:
@@ -111,7 +118,7 @@ def _measures(
     """(value_norms, norms, logits) of one layer, float32 [head, token]."""
     weights = params["layers"][str(layer)]["attention"]["projection"]
     v, z = (traced[point][layer].astype(jnp.float32) for point in ("v", "z"))
-    values = jnp.repeat(v, config.n_head // config.kv_heads, axis=2)  # query head h reads kv head h // group
+    values = jnp.repeat(v, config.group, axis=2)  # query head h reads kv head h // group
     of_values, outputs = (head_outputs(config, weights, x)[0] for x in (values, z))  # [token, head, d_model]
     centred = outputs - outputs.mean(axis=-1, keepdims=True) if config.norm == "layer" else outputs
     logits = jnp.einsum("thd,td->th", centred, directions) * scale[:, None]

@@ -41,7 +41,10 @@ def as_array(x: ArrayLike) -> np.ndarray:
 
 
 def check_patterns(name: str, patterns: np.ndarray, n_tokens: int) -> None:
-    """Raises UserError unless `patterns` [layer, head, query, key] fit the tokens and every row is an attention row."""
+    """Raises UserError unless `patterns` [layer, head, query, key] fit the tokens and every row is an attention row.
+
+    A pattern of 0 everywhere stands for a head that is not there.
+    """
     if patterns.ndim != 4 or 0 in patterns.shape:
         raise UserError(f"{name}: must have the axes [layer, head, query, key], not the shape {patterns.shape}")
     if patterns.shape[2:] != (n_tokens, n_tokens):
@@ -49,6 +52,8 @@ def check_patterns(name: str, patterns: np.ndarray, n_tokens: int) -> None:
         raise UserError(f"{name}: must have one query and one key a token; there are {n_tokens} tokens and {square}")
     for layer, head in np.ndindex(patterns.shape[:2]):
         pattern, where = patterns[layer, head], f"{name}[{layer}, {head}"
+        if not pattern.any():
+            continue
         if np.triu(pattern, 1).any():
             raise UserError(f"{where}]: attends to later tokens; the viewer shows causal attention")
         sums = pattern.sum(axis=1)

@@ -56,8 +56,13 @@ class AttentionContract:
     any_q_offset = True  # can begin at another position than 0, known only at run time
     deterministic_gradients = True
 
+    @pytest.fixture
+    def surroundings(self):
+        """What a backend's test class sets up around each test: an interpreter, say."""
+        return
+
     @pytest.fixture(autouse=True)
-    def _on_a_device_that_can_run_it(self):
+    def _on_a_device_that_can_run_it(self, surroundings):
         call = Call.of(jnp.zeros((1, 1, 1, 16), self.dtype), causal=True, q_offset=0)
         reason = {backend.name: backend for backend in BACKENDS}[self.backend].why_not(call)
         if reason is not None:

@@ -1,13 +1,17 @@
 """The contract of `contract.py`, for every backend."""
 
+import os
 from dataclasses import replace
 
+import jax
 import numpy as np
 import oracle
 import pytest
 from contract import AttentionContract
+from jax._src.pallas.mosaic_gpu.interpret import interpret_pallas_call  # where found races are kept
+from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from andrea_jax.attention import chunked
+from andrea_jax.attention import chunked, mosaic
 
 
 class TestChunked(AttentionContract):
@@ -37,6 +41,38 @@ class TestCudnn(AttentionContract):
     other_dtypes = ("float16",)
     any_q_offset = False
     deterministic_gradients = False  # its backward adds up dq in whatever order the blocks finish
+
+
+# what crosses tiles, masks, groups of heads and padding: with this few, the interpreter is done in a minute
+INTERPRETED = {
+    "test_values_and_gradients_equal_float64[17]",
+    "test_values_and_gradients_equal_float64[192]",
+    "test_any_multiple_of_eight_is_a_head_dim[72]",
+    "test_groups_of_query_heads_share_a_key_value_head",
+    "test_keys_beyond_kv_length_do_not_exist[False]",
+    "test_rows_before_the_first_key_are_empty",
+}
+
+
+@pytest.mark.slow
+class TestMosaic(AttentionContract):
+    """On a Hopper GPU the compiled kernels; elsewhere JAX's interpreter of them, which looks for races as well."""
+
+    backend = "mosaic"
+    dtype = "bfloat16"
+    other_dtypes = ("float16",)
+
+    @pytest.fixture
+    def surroundings(self, request):
+        if jax.default_backend() == "gpu":
+            yield
+            return
+        if request.node.name not in INTERPRETED and "ANDREA_WHOLE_CONTRACT" not in os.environ:
+            pytest.skip("minutes in the interpreter; ANDREA_WHOLE_CONTRACT=1 runs it")
+        with mosaic.interpreted(plgpu.InterpretGPUParams(detect_races=True)):
+            yield
+        races = interpret_pallas_call.get_races()
+        assert races is None or not races.races_found
 
 
 def test_the_oracle_itself_agrees_with_finite_differences():

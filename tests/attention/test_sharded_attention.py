@@ -17,7 +17,7 @@ assert jax.device_count() == 8
 mesh = jax.make_mesh((4, 2), ("data", "heads"), axis_types=(AxisType.Auto, AxisType.Auto))
 inputs, rows = P("data", None, "heads"), P("data", "heads")
 rng = np.random.default_rng(0)
-q, k, v = (jnp.asarray(rng.normal(size=(4, 37, n_head, 8)), jnp.float32) for n_head in (6, 2, 2))
+q, k, v = (jnp.asarray(rng.normal(size=(4, 37, n_head, 16)), jnp.float32) for n_head in (6, 2, 2))
 forward = partial(attention, backend="{backend}", entropy=True)
 
 def gradients(forward):
@@ -41,7 +41,10 @@ for function in (gradients(forward), gradients(mapped)):
 @pytest.mark.slow
 @pytest.mark.parametrize("backend, chunk", [("reference", 256), ("chunked", 256), ("chunked", 16)])
 def test_sharding_over_batch_and_heads_moves_no_data(backend, chunk):
+    run_on_eight_devices(PROGRAM.format(backend=backend, chunk=chunk))
+
+
+def run_on_eight_devices(program: str) -> None:
     environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
-    program = PROGRAM.format(backend=backend, chunk=chunk)
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]

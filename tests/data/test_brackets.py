@@ -2,10 +2,12 @@
 
 import numpy as np
 import pytest
+import tokenizers
+from tokenizers import models, pre_tokenizers
 
-from andrea_jax.data import bracket_windows
+from andrea_jax.data import Tokenizer, bracket_windows
 from andrea_jax.data.brackets import gold_pairs, token_pairs
-from andrea_jax.data.tokenizer import train_bpe
+from andrea_jax.data.tokenizer import BYTE_CHARACTERS, imported, train_bpe
 
 #       0123456789...       openers 1 ( 3 [ 6 ( 11 { 15 (    closers 5 ] 8 ) 17 ) 18 } 19 )
 LINE = "f(a[b](c), {d: (e)})"
@@ -132,6 +134,31 @@ def test_bpe_positions_point_at_the_same_brackets_as_bytes(dataset_of):
     assert len(ids) < 0.6 * len(text)  # so that the positions of tokens are not those of bytes
     starts = np.cumsum([0, *(len(tokenizer.token_bytes[i]) for i in ids)])
     assert list(zip(starts[pairs.opener].tolist(), starts[pairs.closer].tolist(), strict=True)) == places(text)
+
+
+def merging(*merges: tuple[str, str]) -> Tokenizer:
+    """A byte-level BPE with these merges and no rule for brackets, as other people's vocabularies are."""
+    vocab = {"<|endoftext|>": 0} | {character: 1 + byte for byte, character in enumerate(BYTE_CHARACTERS)}
+    vocab |= {left + right: 257 + i for i, (left, right) in enumerate(merges)}
+    bpe = tokenizers.Tokenizer(models.BPE(vocab=vocab, merges=list(merges)))
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    return imported(bpe, 0)
+
+
+def test_where_tokens_hold_brackets_a_pair_is_scored_unless_another_bracket_shares_its_tokens(dataset_of):
+    tokenizer = merging(("(", "["), (")", ":"), ("Ġ", "("))
+    text = "f([(a)])\nif (c): d\n"  # tokens f ([ ( a ) ] ) ⏎ i f ·( c ): · d ⏎
+    dataset = dataset_of({"t.py": "x"}, {"h.py": text}, tokenizer)
+    spelled = " ".join(tokenizer.pieces(dataset.heldout.document(0).tolist()))
+    assert spelled == "f ([ ( a ) ] ) ⏎ i f ·( c ): · d ⏎"
+    windows = bracket_windows(dataset, seq_len=17, n=5, seed=0)
+    assert windows.opener.tolist() == [3, 11] and windows.closer.tolist() == [5, 13]  # BOS is position 0
+    assert windows.depth.tolist() == [3, 1]
+    assert [trimmed(row) for row in windows.openers] == [[2, 3], [2, 3, 11]]  # "([" is one candidate
+    assert [trimmed(row) for row in windows.same_type] == [[2, 3], [2, 3, 11]]
+    assert [trimmed(row) for row in windows.unclosed] == [[2, 3], [11]]
+    row = [-1, -1, -1, 2, 3, 2, 2, -1, -1, -1, -1, -1, 11, -1, -1, -1, -1]
+    assert windows.innermost.tolist() == [row]
 
 
 def test_every_pair_that_fits_is_scored_exactly_once(dataset_of):

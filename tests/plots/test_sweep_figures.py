@@ -54,3 +54,21 @@ def test_the_figure_has_a_point_a_seed_and_is_readable(seeds):
     assert [line.get_linestyle() for ax in figure.axes for line in ax.lines].count(
         "--"
     ) == 1  # a baseline for scores only
+
+
+def test_a_setting_has_the_t_interval_of_its_mean_and_may_lack_a_seed():
+    lacking = table().drop(index=[1])  # the loss of setting 1, seed 1
+    figure = sweep(lacking, "model.n_head", "A title of its own")
+    assert figure.get_suptitle() == "A title of its own"
+    (bars,) = figure.axes[0].collections
+    low, high = np.asarray(bars.get_segments())[1][:, 1]  # setting 4: 2.2, 2.1, 2.3, whose s is 0.1
+    half = 4.302653 * 0.1 / np.sqrt(3)
+    assert (low, high) == (pytest.approx(2.2 - half, abs=1e-5), pytest.approx(2.2 + half, abs=1e-5))
+    seeds = {line.get_label(): line.get_ydata() for line in figure.axes[0].lines}
+    assert np.isnan(seeds["seed 1"]).tolist() == [True, False, False]
+
+
+def test_an_interval_much_wider_than_the_points_does_not_squeeze_them():
+    two = table(seeds=2)  # t(1) = 12.7
+    low, high = sweep(two, "model.n_head").axes[0].get_ylim()
+    assert (low, high) == (pytest.approx(2.1 - 0.5), pytest.approx(2.6 + 0.5))

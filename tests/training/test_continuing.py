@@ -139,3 +139,28 @@ def test_a_checkpoint_whose_losses_are_cut_is_damaged_for_training_only(make_run
     assert restore(run)[1] == 1
     with pytest.raises(UserError, match=r"checkpoints/1: is damaged: .* has no other checkpoint"):
         train(run, dataset, progress=False)
+
+
+def test_a_run_is_called_finished_only_once_its_last_checkpoint_is_whole(
+    make_run: MakeRun, dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+):
+    run, record, seen = make_run("a", train={"steps": 3}), Run.record, []
+
+    def recorded(self: Run, **fields) -> None:
+        if "finished" in fields:
+            seen.append((fields["finished"], steps(self)))
+        record(self, **fields)
+
+    monkeypatch.setattr(Run, "record", recorded)
+    train(run, dataset, progress=False)
+    assert seen == [(False, []), (True, [3])]
+
+
+@pytest.mark.parametrize(("peaks", "own"), [((None, None), None), ((100, 100), None), ((100, 170), 170)])
+def test_the_peak_of_memory_is_the_runs_own_or_it_is_not_known(
+    make_run: MakeRun, dataset: Dataset, monkeypatch: pytest.MonkeyPatch, peaks, own
+):
+    run, told = make_run("a", train={"steps": 3}), iter(peaks)
+    monkeypatch.setattr(loop, "peak_memory", lambda: next(told))
+    train(run, dataset, progress=False)
+    assert run.provenance["peak_memory_bytes"] == own

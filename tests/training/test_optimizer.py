@@ -56,19 +56,22 @@ def one_update(name: str, params: dict, grads: dict, **changes: object) -> dict:
 
 
 def with_biases(projection: str) -> dict:
-    m = config.Model(vocab_size=11, seq_len=7, d_model=16, n_layer=1, n_head=2, biases=True, projection=projection)  # pyright: ignore[reportArgumentType]
+    m = config.Model(
+        vocab_size=11, seq_len=7, d_model=16, n_layer=1, n_head=2, norm="layer", norm_weights=True, biases=True,
+        projection=projection,  # pyright: ignore[reportArgumentType]
+    )  # fmt: skip
     return jax.tree.map(lambda x: x + 0.3, model.initialise(m, 0))
 
 
 @pytest.mark.parametrize("projection", ["fused", "per_head"])
 @pytest.mark.parametrize("name", NAMES)
-def test_weight_decay_shrinks_every_matrix_and_no_bias(name: str, projection: str):
+def test_weight_decay_shrinks_every_matrix_and_neither_biases_nor_gains(name: str, projection: str):
     params = with_biases(projection)
     grads = jax.tree.map(jnp.zeros_like, params)  # with a zero gradient, decay is all that is left
     updates = one_update(name, params, grads, weight_decay=0.25)
     for path, update in jax.tree_util.tree_leaves_with_path(updates):
         value = np.asarray(_at(params, path))
-        if path[-1].key.startswith("b_"):
+        if path[-1].key.startswith(("b_", "gain")):
             np.testing.assert_array_equal(update, 0)
         elif name == "lamb":  # inside the trust ratio: the step has the length of the parameter, times the rate
             np.testing.assert_allclose(update, -0.1 * value, rtol=1e-5)

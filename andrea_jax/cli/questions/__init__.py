@@ -2,4 +2,6 @@
 
 from types import ModuleType
 
-QUESTIONS: tuple[ModuleType, ...] = ()
+from andrea_jax.cli.questions import circuits, removing, similarity
+
+QUESTIONS: tuple[ModuleType, ...] = (removing, circuits, similarity)

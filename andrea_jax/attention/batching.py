@@ -1,0 +1,65 @@
+"""Teaches a kernel launch what XLA does not know of it: a mapped axis becomes part of the batch, and a partitioner may
+cut along the batch and the key-value heads. Gradients are the backends' own business (`jax.custom_vjp`)."""
+
+import re
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax import Array, ShapeDtypeStruct
+from jax.custom_batching import custom_vmap
+from jax.experimental.custom_partitioning import custom_partitioning
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+
+def for_each_batch_and_head(launch: Callable, *arrays: Array | None):
+    """`launch`(*arrays), for arrays [batch, length, heads, head_dim], [batch, heads, query] and [batch]."""
+    run = custom_vmap(_sharded(launch, *arrays))
+
+    @run.def_vmap
+    def into_the_batch(n: int, mapped, *arrays):
+        def fold(x: Array, is_mapped: bool) -> Array:
+            x = x if is_mapped else jnp.broadcast_to(x[None], (n, *x.shape))
+            return x.reshape(-1, *x.shape[2:])
+
+        out = for_each_batch_and_head(launch, *jax.tree.map(fold, arrays, tuple(mapped)))
+        out = jax.tree.map(lambda x: x.reshape(n, -1, *x.shape[1:]), out)
+        return out, jax.tree.map(lambda _: True, out)
+
+    return run(*arrays)
+
+
+def _sharded(launch: Callable, *arrays: Array | None) -> Callable:
+    """`launch` as a function that a partitioner may cut along the batch and the key-value heads, and nothing else."""
+    if jax.device_count() == 1:  # nothing to cut, and the program says what it launches
+        return launch
+    q, k, *_ = arrays
+    assert q is not None and k is not None
+    group = q.shape[2] // k.shape[2]
+    heads_of = {k.shape[2]: "head", q.shape[2]: "head" if group == 1 else "(head group)"}
+
+    def factors(x: Array | ShapeDtypeStruct) -> str:
+        match x.shape:
+            case (_, length, heads, _):
+                return f"batch length{length} {heads_of[heads]} dim"
+            case (_, heads, length):
+                return f"batch {heads_of[heads]} length{length}"
+        return "batch"
+
+    results = jax.eval_shape(launch, *arrays)
+    rule = " -> ".join(", ".join(factors(x) for x in jax.tree.leaves(side)) for side in (arrays, results))
+    uncut = [name for name in dict.fromkeys(re.findall(r"\w+", rule)) if name not in ("batch", "head")]
+    sizes = {} if group == 1 else {"group": group}
+
+    def partition(mesh: Mesh, arguments, results):
+        batch, _, head, _ = (*arguments[0].sharding.spec, None, None, None, None)[:4]
+        axes = {1: P(batch), 3: P(batch, head), 4: P(batch, None, head)}
+        inputs, outputs = jax.tree.map(lambda x: NamedSharding(mesh, axes[len(x.shape)]), (arguments, results))
+        return mesh, launch, outputs, inputs
+
+    cut = custom_partitioning(launch)
+    cut.def_partition(
+        partition, decode_shardings=True, sharding_rule=rule, need_replication_factors=tuple(uncut), **sizes
+    )
+    return cut

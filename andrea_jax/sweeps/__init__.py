@@ -1,0 +1,1 @@
+"""Sweeps: many runs from one config file, trained and compared."""
