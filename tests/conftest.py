@@ -1,11 +1,21 @@
 """For every test: arrays of different rank must be broadcast explicitly. For those of whole commands: a tiny run."""
 
+import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
+
+
+@pytest.fixture(autouse=True)
+def _a_log_that_nobody_shows():
+    """The command line shows the log on stderr from its first training on; each test begins without that."""
+    logger = logging.getLogger("andrea_jax")
+    logger.handlers.clear()
+    logger.setLevel(logging.NOTSET)
+    logger.propagate = True
 
 
 @pytest.fixture(autouse=True, scope="session")

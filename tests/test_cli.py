@@ -187,7 +187,7 @@ def test_a_reader_that_goes_away_is_no_error():
         (["heads", "{run}x"], "no such run (did you mean"),
         (["heads", "{run}", "--step", "4"], "has no checkpoint of step 4; it has those of steps"),
         (["heads", "{run}", "--step", "late"], 'must be "last", "best" or a step, not "late"'),
-        (["report", "{run}", "--backend", "chunk"], 'one of auto, reference, chunked, cudnn (did you mean "chunked"?)'),
+        (["report", "{run}", "--backend", "chunk"], 'cudnn, mosaic, triton (did you mean "chunked"?)'),
         (["params", "{runs}"], "cannot be read: Is a directory"),
         (["params", "{config}", "--jsn"], "unrecognized arguments: --jsn"),
         (["compare-projections", "{run}", "model.n_head=1"], "model.n_head=1: a run is compared as it was trained"),

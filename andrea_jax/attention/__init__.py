@@ -15,7 +15,8 @@ from andrea_jax.errors import UserError
 __all__ = ["AUTO", "BACKENDS", "attention"]
 
 BACKENDS = (reference.BACKEND, chunked.BACKEND, cudnn.BACKEND, mosaic.BACKEND, triton.BACKEND)
-AUTO = ("cudnn", "chunked")  # "auto" takes the first that can run
+# "auto" takes the first that can run, but for those that were measured to be slower (docs/log.md)
+AUTO = ("mosaic", "cudnn", "triton", "chunked")
 
 
 @overload

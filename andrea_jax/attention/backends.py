@@ -78,10 +78,12 @@ class Backend:
     name: str
     attend: AttentionFunction
     why_not: Callable[[Call], str | None]  # the reason it cannot run a call, as in "it ..."; None where it can
+    # the name of a backend that was measured to be faster on such a call; "auto" takes that one where it can run too
+    faster: Callable[[Call], str | None] = lambda call: None
 
 
 def choose(name: str, call: Call, backends: Sequence[Backend], preference: Sequence[str]) -> Backend:
-    """The backend called `name`, or for "auto" the first of `preference` that can run `call`.
+    """The backend called `name`, or for "auto" the first of `preference` that can run `call`, fast.
 
     The choice of "auto" and its reason are logged at INFO by the logger "andrea_jax", once for each different one.
     Raises UserError where `name` is none of them or cannot run the call.
@@ -100,15 +102,21 @@ def choose(name: str, call: Call, backends: Sequence[Backend], preference: Seque
 
 
 def _automatic(call: Call, preference: Sequence[Backend]) -> Backend:
-    passed_over = []
+    reasons = {backend.name: backend.why_not(call) for backend in preference}
     for backend in preference:
-        reason = backend.why_not(call)
-        if reason is None:
-            why = "; ".join(passed_over) or "the fastest that can run"
-            _say_once(f'attention on {call.device}: backend "{backend.name}" ({why})')
+        faster = backend.faster(call)
+        if reasons[backend.name] is None and faster is not None and reasons[faster] is None:
+            reasons[backend.name] = f'was measured to be slower than "{faster}" on such a call'
+    passed_over = [f'"{name}" {reason}' for name, reason in reasons.items() if reason is not None]
+    for backend in preference:
+        if reasons[backend.name] is None:
+            before = passed_over[: preference.index(backend)]
+            _say_once(f'attention on {call.device}: backend "{backend.name}" ({"; ".join(before) or _FASTEST})')
             return backend
-        passed_over.append(f'"{backend.name}" {reason}')
     raise UserError("no attention backend can run here: " + "; ".join(passed_over))
+
+
+_FASTEST = "the fastest that can run"
 
 
 def _say_once(message: str) -> None:

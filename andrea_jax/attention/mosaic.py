@@ -190,4 +190,9 @@ def _why_not(call: Call) -> str | None:
     return None
 
 
-BACKEND = Backend("mosaic", attention, _why_not)
+def _faster(call: Call) -> str | None:
+    """cuDNN with wide heads, for which the kernels have too few registers (docs/log.md)."""
+    return "cudnn" if call.head_dim > 96 else None
+
+
+BACKEND = Backend("mosaic", attention, _why_not, _faster)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from andrea_jax.attention import AUTO, BACKENDS, attention, backends
+from andrea_jax.attention import AUTO, BACKENDS, attention, backends, triton
 from andrea_jax.attention.backends import Call, choose
 from andrea_jax.errors import UserError
 
@@ -28,35 +28,46 @@ def nothing_said_yet(monkeypatch):
     monkeypatch.setattr(backends, "_said", set())
 
 
+RTX_4090 = change(H200, device="NVIDIA GeForce RTX 4090", cuda=(8, 9))
+
+
 @pytest.mark.parametrize(
-    "call, name",
+    "call, name, without_jax_triton",
     [
-        (CPU, "chunked"),
-        (H200, "cudnn"),
-        (change(H200, dtype="float16"), "cudnn"),
-        (change(H200, dtype="float32"), "chunked"),
-        (change(H200, head_dim=60), "chunked"),
-        (change(H200, head_dim=264), "chunked"),
-        (change(H200, head_dim=256), "cudnn"),
-        (change(H200, device="NVIDIA GeForce RTX 4090", cuda=(8, 9), head_dim=136), "chunked"),
-        (change(H200, device="Tesla T4", cuda=(7, 5)), "chunked"),
-        (change(H200, from_zero=False), "chunked"),
-        (change(H200, from_zero=False, causal=False), "cudnn"),
+        (CPU, "chunked", "chunked"),
+        (H200, "mosaic", "mosaic"),
+        (change(H200, dtype="float16", from_zero=False), "mosaic", "mosaic"),
+        (change(H200, head_dim=96), "mosaic", "mosaic"),
+        (change(H200, head_dim=128), "cudnn", "cudnn"),  # where cuDNN was measured to be faster
+        (change(H200, head_dim=128, from_zero=False), "mosaic", "mosaic"),  # which cuDNN cannot run
+        (change(H200, dtype="float32"), "triton", "chunked"),
+        (change(H200, head_dim=60), "chunked", "chunked"),
+        (change(H200, head_dim=264), "chunked", "chunked"),
+        (RTX_4090, "cudnn", "cudnn"),
+        (change(RTX_4090, head_dim=136), "triton", "chunked"),
+        (change(H200, device="Tesla T4", cuda=(7, 5)), "chunked", "chunked"),
     ],
 )
-def test_auto_takes_cudnn_where_it_can_run_and_chunked_elsewhere(call, name):
+def test_auto_takes_the_first_that_can_run_and_was_not_measured_to_be_slower(
+    call, name, without_jax_triton, monkeypatch
+):
+    monkeypatch.setattr(triton, "find_spec", lambda package: package)
     assert choose("auto", call, BACKENDS, AUTO).name == name
+    monkeypatch.setattr(triton, "find_spec", lambda package: None)
+    assert choose("auto", call, BACKENDS, AUTO).name == without_jax_triton
 
 
 def test_auto_says_once_what_it_chose_and_why(caplog, monkeypatch):
-    monkeypatch.setattr(logging.getLogger("andrea_jax"), "propagate", True)  # the command line turns it off
     with caplog.at_level(logging.INFO, logger="andrea_jax"):
         for _ in range(3):
-            choose("auto", change(H200, dtype="float32"), BACKENDS, AUTO)
+            choose("auto", RTX_4090, BACKENDS, AUTO)
             choose("auto", H200, BACKENDS, AUTO)
+            choose("auto", change(H200, head_dim=256), BACKENDS, AUTO)
     assert caplog.messages == [
-        'attention on NVIDIA H200: backend "chunked" ("cudnn" needs bfloat16 or float16 inputs, not float32)',
-        'attention on NVIDIA H200: backend "cudnn" (the fastest that can run)',
+        'attention on NVIDIA GeForce RTX 4090: backend "cudnn" ("mosaic" needs Hopper\'s matrix instructions '
+        "(compute capability 9.0), and NVIDIA GeForce RTX 4090 has 8.9)",
+        'attention on NVIDIA H200: backend "mosaic" (the fastest that can run)',
+        'attention on NVIDIA H200: backend "cudnn" ("mosaic" was measured to be slower than "cudnn" on such a call)',
     ]
 
 

@@ -41,7 +41,7 @@ def interpreted(monkeypatch):
         all_tiles = tiles.TritonTiles(tile(*forward), tile(*backward_queries), tile(*backward_keys))
         monkeypatch.setattr(triton, "triton_tiles", lambda *_: all_tiles)
 
-    use((64, 32), (32, 64), (32, 64))
+    use((64, 64), (64, 32), (32, 64))
     return use
 
 

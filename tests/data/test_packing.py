@@ -1,7 +1,6 @@
 """The token cache: split by document, BOS at every start, opened again without work, and loud when damaged."""
 
 import json
-import logging
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -193,10 +192,9 @@ def test_a_source_without_its_client_is_skipped_with_a_warning_and_recorded(
     sources = (*packing.corpus_sources(str(corpus)), fetched("sotu"))
     monkeypatch.setattr(packing, "corpus_sources", lambda name: sources)
     monkeypatch.setenv("PATH", "")
-    monkeypatch.setattr(logging.getLogger("andrea_jax"), "propagate", True)  # the command line turns it off
     dataset = prepare(experiment, tmp_path / "cache", lambda message: None)
-    assert [r.getMessage() for r in caplog.records] == ["skipping source sotu (sotu@1): npm is not on PATH"]
-    assert caplog.records[0].levelname == "WARNING"
+    warned = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]  # a log shown earlier has more levels
+    assert warned == ["skipping source sotu (sotu@1): npm is not on PATH"]
     assert dataset.summary["skipped"] == {"sotu": "npm is not on PATH"}
     assert list(json.loads(json.dumps(dataset.summary["sources"]))) == ["folder"]
 

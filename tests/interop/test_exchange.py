@@ -2,7 +2,6 @@
 
 import dataclasses
 import hashlib
-import logging
 import re
 from pathlib import Path
 
@@ -150,7 +149,6 @@ def test_a_bin_file_takes_a_trained_run_with_its_moments_there_and_back(
 def test_moments_without_a_place_are_dropped_or_written_as_zeros_and_that_is_said(
     tiny_run: Path, tiny_config: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch
 ):
-    monkeypatch.setattr(logging.getLogger("andrea_jax"), "propagate", True)
     exchange.export_bin(load_run(tiny_run), tmp_path / "a.bin")
     sgd = config_files.load(tiny_config, ["optim.name=sgd"])
     run = load_run(exchange.import_bin(tmp_path / "a.bin", sgd, tmp_path, name="sgd").path)
