@@ -1,5 +1,6 @@
 # make heads   set up, train the quickstart model on real text, show its heads, write the report
 # make test    the whole test suite
+# make test-gpu   the attention contract and kernels on this machine's GPU, with PYTHON or .venv's
 # make check   format, lint and types
 # make notebooks   run every notebook from top to bottom and keep its outputs (about ten minutes)
 
@@ -9,7 +10,7 @@ RUNS ?= runs
 CONFIG ?= configs/quickstart.toml
 RUN_OVERRIDES ?=
 
-.PHONY: heads notebooks test test-fast check format clean
+.PHONY: heads notebooks test test-fast test-gpu check format clean
 
 heads: $(VENV)/installed
 	@run=$$($(BIN)/andrea train $(CONFIG) $(RUN_OVERRIDES) --runs $(RUNS) --json | $(BIN)/python -c 'import json, sys; print(json.load(sys.stdin)["run"])') \
@@ -24,6 +25,9 @@ test: $(VENV)/installed
 
 test-fast: $(VENV)/installed
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
+
+test-gpu:
+	$(or $(PYTHON),$(BIN)/python) -m pytest -p no:cacheprovider tests/attention
 
 check: $(VENV)/installed
 	$(BIN)/ruff format --check .

@@ -46,12 +46,7 @@ class Results:
     @property
     def of(self) -> str:
         """On what, for the foot of a table or figure."""
-        made = self._about
-        return (
-            f"{jax.devices()[0].device_kind}, {made['settings']['dtype']}, jax {jax.__version__}, {made['date'][:10]}; "
-            f"ceiling {made['ceiling_tflops']:.3g} TFLOP/s, a large matrix product; "
-            f"least time of a short call {made['smallest_us']:.2g} µs"
-        )
+        return made_on(self._about)
 
     @property
     def ceiling(self) -> float:
@@ -83,6 +78,16 @@ class Results:
         write_atomically(self.path, json.dumps(self.as_json(), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
         write_atomically(self.path.with_suffix(".csv"), table.to_csv(index=False))
         write_atomically(self.path.with_suffix(".parquet"), table.to_parquet(index=False))
+
+
+def made_on(about: Row) -> str:
+    """On what a benchmark ran, of its JSON file, for the foot of a table or figure."""
+    device, dtype, jax_version = about["device"]["kind"], about["settings"]["dtype"], about["versions"]["jax"]
+    return (
+        f"{device}, {dtype}, jax {jax_version}, {about['date'][:10]}; "
+        f"ceiling {about['ceiling_tflops']:.3g} TFLOP/s, a large matrix product; "
+        f"least time of a short call {about['smallest_us']:.2g} µs"
+    )
 
 
 def relative(rows: Sequence[Row], to: Row, within: Sequence[str]) -> list[Row]:

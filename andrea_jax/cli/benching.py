@@ -14,7 +14,7 @@ from andrea_jax.errors import UserError
 def add(commands) -> None:
     parser = commands.add_parser("bench", help="what attention and projections cost here", description=_WHAT)
     subjects = parser.add_subparsers(title="subjects", required=True, metavar="SUBJECT")
-    for add_one in (_add_attention, _add_projections, _add_layout, _add_head_dim):
+    for add_one in (_add_attention, _add_projections, _add_layout, _add_head_dim, _add_draw):
         add_one(subjects)
 
 
@@ -53,6 +53,12 @@ def _add_head_dim(subjects) -> None:
     parser = _subject(subjects, "head-dim", _head_dim, what, "andrea bench head-dim --head-dims 32 64 72")
     parser.add_argument("--head-dims", nargs="+", type=arguments.positive, metavar="N", help="(32 48 64 72 80 96 128)")
     _add_backends(parser, "all but reference")
+
+
+def _add_draw(subjects) -> None:
+    what = "the figure and verdicts of a benchmark again, from its JSON file"
+    parser = parts.command(subjects, "draw", _draw, what, "andrea bench draw results/bench-layout/layout.json")
+    parser.add_argument("file", type=Path, metavar="FILE", help="what a benchmark wrote, finished or not")
 
 
 def _subject(subjects, name: str, function: Callable, what: str, example: str) -> argparse.ArgumentParser:
@@ -103,6 +109,13 @@ def _layout(args: argparse.Namespace) -> int:
 
 def _head_dim(args: argparse.Namespace) -> int:
     return _bench(args, "head-dim", _asked(args, "head_dims") | _asked(args, "backends"))
+
+
+def _draw(args: argparse.Namespace) -> int:
+    from andrea_jax.benchmarks.redraw import redraw
+
+    print(*redraw(args.file), f"written to {args.file.with_suffix('')}.*", sep="\n")
+    return 0
 
 
 def _asked(args: argparse.Namespace, name: str) -> dict:

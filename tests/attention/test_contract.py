@@ -16,6 +16,8 @@ from andrea_jax.attention import chunked, mosaic
 
 class TestChunked(AttentionContract):
     backend = "chunked"
+    # XLA for a GPU adds up in another order once the entropy is asked for as well (H200, jax 0.11.2: 3e-7)
+    same_bits_with_entropy = jax.default_backend() != "gpu"
 
 
 @pytest.mark.slow  # to compile; test_chunked.py has the short version
@@ -24,6 +26,7 @@ class TestChunkedInManyChunks(AttentionContract):
 
     backend = "chunked"
     variant = "many chunks"
+    same_bits_with_entropy = TestChunked.same_bits_with_entropy
 
     @pytest.fixture(autouse=True)
     def _short_chunks(self, monkeypatch):

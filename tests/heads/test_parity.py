@@ -1,0 +1,149 @@
+"""Scores against an independent computation from full patterns, and the cases that other detectors get wrong."""
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from andrea_jax import heads
+from andrea_jax import model as andrea
+from andrea_jax.config import Model
+from andrea_jax.conversion import convert
+from andrea_jax.heads import targets
+
+N, T, VOCAB = 3, 23, 7  # few ids: every token has many earlier copies
+CONFIG = Model(vocab_size=VOCAB, seq_len=T, d_model=48, n_layer=2, n_head=3, projection="per_head")
+
+
+def draw_tokens() -> np.ndarray:
+    tokens = np.random.default_rng(5).integers(1, VOCAB, (N, T))
+    tokens[:, 0] = 0
+    return tokens
+
+
+def draw_params(config: Model) -> dict:
+    rng = np.random.default_rng(11)
+    return jax.tree.map(lambda x: jnp.asarray(rng.normal(0, 0.3, x.shape), x.dtype), andrea.abstract(config))
+
+
+def patterns(config: Model, params: dict, tokens: np.ndarray) -> np.ndarray:
+    """Whole patterns in fp64, [layer, head, query, key] of one sequence; per-head weights, rotated as complex numbers."""
+    p = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
+    x = p["W_E"][tokens] + (p["W_P"][: len(tokens)] if config.positions == "learned" else 0)
+    half = config.head_dim // 2
+    turn = np.exp(1j * np.arange(len(tokens))[:, None] * config.rotary_base ** (-np.arange(half) / half))
+
+    def norm(x: np.ndarray) -> np.ndarray:
+        return x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5)
+
+    def placed(x: np.ndarray) -> np.ndarray:
+        if config.positions != "rotary":
+            return x
+        turned = (x[..., :half] + 1j * x[..., half:]) * turn
+        return np.concatenate([turned.real, turned.imag], axis=-1)
+
+    made = []
+    for i in range(config.n_layer):
+        w, mlp = p["layers"][str(i)]["attention"]["projection"], p["layers"][str(i)]["mlp"]
+        q, k, v = (norm(x) @ w[f"W_{name}"] for name in "QKV")
+        a = np.tril(np.exp(placed(q) @ placed(k).swapaxes(1, 2) / np.sqrt(config.head_dim)))
+        made.append(a / a.sum(-1, keepdims=True))
+        x = x + (made[-1] @ v @ w["W_O"]).sum(0)
+        x = x + np.maximum(norm(x) @ mlp["W_in"], 0) @ mlp["W_out"]
+    return np.stack(made)
+
+
+def earlier(row: np.ndarray, q: int) -> list[int]:
+    return [k for k in range(1, q) if row[k] == row[q]]
+
+
+def first_follower(row: np.ndarray, q: int) -> list[int]:
+    """The follower of the only earlier copy."""
+    copies = earlier(row, q)
+    return [copies[0] + 1] if len(copies) == 1 and copies[0] + 1 < q else []
+
+
+# what each probe asks of query q of one sequence, written again from its definition
+DEFINITIONS: dict[str, Callable[[np.ndarray, int], list[int]]] = {
+    "previous_token": lambda row, q: [q - 1] if q else [],
+    "duplicate_token": earlier,
+    "induction": first_follower,
+    "induction_all": lambda row, q: [k + 1 for k in earlier(row, q) if k + 1 < q],
+}
+
+
+@pytest.mark.parametrize("projection", ["per_head", "fused"])
+@pytest.mark.parametrize("positions", ["learned", "rotary"])
+def test_scores_equal_an_independent_computation_from_full_patterns(positions: str, projection: str):
+    config, tokens = dataclasses.replace(CONFIG, positions=positions), draw_tokens()
+    params = draw_params(config)
+    whole = [patterns(config, params, row) for row in tokens]
+    config, params = convert(config, params, projection)
+    found = heads.measure(config, params, tokens, {name: getattr(targets, name)(tokens) for name in DEFINITIONS})
+    for name, asked in DEFINITIONS.items():
+        mass = [
+            a[:, :, q, keys].sum(-1)
+            for a, row in zip(whole, tokens, strict=True)
+            for q in range(T)
+            if (keys := asked(row, q))
+        ]
+        sums = found.probes[name]
+        assert sums.n.sum() == len(mass) > 3, name
+        np.testing.assert_allclose(sums.mass.sum(0) / sums.n.sum(), np.mean(mass, axis=0), atol=1e-5, err_msg=name)
+
+
+def score_of(attended: dict[int, dict[int, float]], found: targets.Targets) -> float:
+    """The score of a head whose pattern is given: query -> key -> mass."""
+    queries = sorted({*found.query.tolist()})
+    return sum(attended[q].get(k, 0) for q in queries for k in found.keys(0, q)) / len(queries)
+
+
+COPIES = np.array([[0, *[2, 3, 4] * 5]])  # [BOS] and five copies of a block
+
+
+def test_a_head_that_spreads_over_all_followers_scores_1_however_many_copies_there_are():
+    """A detector that knows the last follower only would give it 1, 1/2, 1/3, 1/4: 0.52 on these five copies."""
+    spread = {q: {k + 1: 1 / len(earlier(COPIES[0], q)) for k in earlier(COPIES[0], q)} for q in range(4, 16)}
+    assert score_of(spread, targets.induction_all(COPIES)) == pytest.approx(1)
+    assert score_of(spread, targets.induction(COPIES)) == 1  # queries of the second copy alone
+
+
+@pytest.mark.parametrize("shift", [-1, 0, 2])
+def test_a_head_beside_the_follower_scores_0(shift: int):
+    """On k − 1 (the preceding token), on the copy itself, or one too far, k the only earlier copy; blocks of 5."""
+    tokens = np.array([[0, *range(1, 6), *range(1, 6)]])
+    attended = {q: {q - 5 + shift: 1.0} for q in range(6, 11)}
+    assert score_of(attended, targets.induction(tokens)) == score_of(attended, targets.induction_all(tokens)) == 0
+
+
+def test_bos_is_nobodys_earlier_copy_nor_the_follower_of_one():
+    tokens = np.array([[0, 3, 5, 3, 3]])
+    for name, asked in DEFINITIONS.items():
+        if name != "previous_token":
+            found = getattr(targets, name)(tokens)
+            assert 0 not in found.query and 0 not in found.key, name
+            assert all(found.keys(0, q) == {*asked(tokens[0], q)} for q in range(5)), name
+
+
+def test_a_second_bos_is_refused_and_shifts_no_index():
+    with pytest.raises(ValueError, match="sequence 0 has a second BOS at position 1"):
+        heads.measure(CONFIG, draw_params(CONFIG), np.array([[0, 0, 5, 5]]), {})
+
+
+def test_row_0_which_can_only_attend_to_itself_counts_for_no_probe():
+    tokens = draw_tokens()
+    for name in ("previous_token", "current_token", "first_token", "duplicate_token", "induction", "induction_all"):
+        assert not getattr(targets, name)(tokens).counted(N, T)[:, 0].any(), name
+
+
+def test_a_fixed_offset_head_is_caught_by_its_control_on_two_periods():
+    """It passes at period 3 (score 1) and at no other; the control of a period is the mass at the other's offset."""
+    of_5 = np.array([[0, *range(1, 6), *range(1, 6)]])
+    attended = {q: {q - 2: 1.0} for q in range(2, 11)}  # the follower's offset at period 3
+    right = targets.induction(of_5)
+    assert score_of(attended, targets.induction(COPIES)) == 1
+    assert score_of(attended, right) == 0
+    assert score_of(attended, targets.wrong_offset(right, 2)) == 1
