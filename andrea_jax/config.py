@@ -103,6 +103,8 @@ class Optim:
     schedule: Literal["constant", "linear", "cosine", "wsd"] = "cosine"  # wsd: warm-up, stable, decay
     warmup_steps: int = 0
     decay_share: float = 0.2  # wsd only: share of the steps spent in the linear decay to 0
+    # which matrices it sees: the weights as the projection stores them, or W_QKV and W_O whatever the projection
+    matrices: Literal["stored", "fused"] = "stored"
 
 
 @dataclass(frozen=True, kw_only=True)

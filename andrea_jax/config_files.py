@@ -92,8 +92,8 @@ def run_id(experiment: Experiment) -> str:
     Everything that can change the numbers counts, `data.corpus` and `compute.dtype` too. `compute.backend` does not:
     it says which device's kernel evaluates the same function, so a run can move to another machine and continue.
     Keys left to their derived value (n_kv_head, d_mlp, projection_form) count as that value written out,
-    heads_per_layer as left out where every layer has n_head, and norm_weights, which came after the first runs, as
-    left out where it is false.
+    heads_per_layer as left out where every layer has n_head, and norm_weights and optim.matrices, which came after the
+    first runs, as left out where they are false and "stored".
     """
     m = experiment.model
     pruned = m.heads_per_layer if sum(m.layer_heads) < m.n_layer * m.n_head else None
@@ -102,7 +102,9 @@ def run_id(experiment: Experiment) -> str:
     )
     compute = dataclasses.replace(experiment.compute, backend="auto")
     resolved = dump(dataclasses.replace(experiment, model=model, compute=compute))
-    return hashlib.sha256(resolved.replace("norm_weights = false\n", "").encode()).hexdigest()[:8]
+    for later in ("norm_weights = false\n", 'matrices = "stored"\n'):
+        resolved = resolved.replace(later, "")
+    return hashlib.sha256(resolved.encode()).hexdigest()[:8]
 
 
 @dataclass(frozen=True)

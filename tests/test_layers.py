@@ -19,7 +19,17 @@ LAYERS = (
     {"circuits", "heads", "interop", "interventions", "plots", "similarity", "viewer"},
     {"comparison", "kept", "loaded"},
     # __init__, above, loads what it offers only when asked
-    {"ablated", "benchmarks", "compared", "exchange", "explained", "reporting", "side_by_side", "sweeps"},
+    {
+        "ablated",
+        "annotations",
+        "benchmarks",
+        "compared",
+        "exchange",
+        "explained",
+        "reporting",
+        "side_by_side",
+        "sweeps",
+    },
     {"__init__", "cli", "__main__"},
 )
 LAYER_OF = {part: layer for layer, parts in enumerate(LAYERS) for part in parts}

@@ -6,7 +6,7 @@ from andrea_jax.interventions.kinds import KINDS
 from andrea_jax.interventions.patching import LogitDifference, Loss, patch
 from andrea_jax.interventions.path_patching import path_patch
 from andrea_jax.interventions.pruning import cheapest, count, curve, prune, removal_order
-from andrea_jax.interventions.tasks import Task, brackets, repeats, tasks, text
+from andrea_jax.interventions.tasks import Task, brackets, closers, repeats, tasks, text
 
 __all__ = [
     "KINDS",
@@ -19,6 +19,7 @@ __all__ = [
     "ablate",
     "brackets",
     "cheapest",
+    "closers",
     "count",
     "curve",
     "every_head",

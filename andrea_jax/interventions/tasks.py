@@ -11,7 +11,7 @@ from jax.lax import Precision
 
 from andrea_jax import data
 from andrea_jax.config import Probe
-from andrea_jax.data import Dataset
+from andrea_jax.data import BracketWindows, Dataset
 from andrea_jax.heads import streams
 from andrea_jax.training.evaluation import in_context_bands
 from andrea_jax.training.step import token_losses
@@ -85,12 +85,16 @@ def repeats(dataset: Dataset, periods: tuple[int, ...], seq_len: int, n: int, se
 
 
 def brackets(dataset: Dataset, seq_len: int, n: int, seed: int) -> Task:
-    """Held-out Python. "bracket" asks at the token before a closer which closer comes; "bracket_hard" where its match
-    is not the nearest opener, "bracket_hardest" where it is not even the nearest of its type."""
-    windows = data.bracket_windows(dataset, seq_len + 1, n, seed)
+    """`closers` of held-out Python."""
+    return closers(data.bracket_windows(dataset, seq_len + 1, n, seed))
+
+
+def closers(windows: BracketWindows) -> Task:
+    """ "bracket" asks at the token before a closer which closer comes; "bracket_hard" where its match is not the
+    nearest opener, "bracket_hardest" where it is not even the nearest of its type."""
     kinds = {"bracket": np.ones(windows.n, bool), "bracket_hard": windows.hard, "bracket_hardest": windows.hardest}
     asked = {}
     for name, chosen in kinds.items():
-        asked[name] = np.zeros((len(windows.tokens), seq_len), bool)
+        asked[name] = np.zeros((len(windows.tokens), windows.tokens.shape[1] - 1), bool)
         asked[name][windows.sequence[chosen], windows.closer[chosen] - 1] = True
     return Task(windows.tokens, asked)

@@ -1,7 +1,8 @@
 """Optimizers and learning-rate schedules, built from optax.
 
 Which optimizer sees which parameter matters when the two projections are compared: AdamW, SGD and Lion work
-element by element, so both train the same; Muon, Adafactor and LAMB look at whole matrices, so they do not.
+element by element, so both train the same; Muon, Adafactor and LAMB look at whole matrices, so they do not, unless
+optim.matrices = "fused" shows them the same matrices of both: W_QKV and W_O.
 
 - muon: the layers' 2-D matrices (fused W_QKV or W_Q, W_K, W_V, W_O; the MLP's) are orthogonalised (Jordan 2024, which
   also leaves embeddings out). Everything else goes to AdamW with b1, b2 and the same learning rate: W_E, W_P, W_U,
@@ -25,6 +26,7 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from andrea_jax.config import Optim
+from andrea_jax.projections import Weights, fuse_heads
 
 Schedule = Callable[[ArrayLike], Array]
 
@@ -65,7 +67,44 @@ def make(optim: Optim, steps: int) -> optax.GradientTransformation:
         "adafactor": lambda: _adafactor(optim, rate),
         "lamb": lambda: optax.lamb(rate, optim.b1, optim.b2, weight_decay=decay, mask=decays),
     }[optim.name]()
+    optimizer = on_fused(optimizer) if optim.matrices == "fused" else optimizer
     return optax.chain(optax.clip_by_global_norm(optim.clip_norm), optimizer) if optim.clip_norm else optimizer
+
+
+def on_fused(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
+    """`optimizer` on each layer's W_QKV and W_O, whichever way the projection stores them: its state is that of the
+    fused model, and so are its updates, stored back without computing anything."""
+
+    def init(params: optax.Params) -> optax.OptState:
+        return optimizer.init(_fused(params))
+
+    def update(
+        updates: optax.Updates, state: optax.OptState, params: optax.Params | None = None
+    ) -> tuple[optax.Updates, optax.OptState]:
+        fused, state = optimizer.update(_fused(updates), state, _fused(params))
+        (stored,) = jax.linear_transpose(_fused, updates)(fused)  # of a map that moves numbers: its inverse
+        return stored, state
+
+    return optax.GradientTransformation(init, update)
+
+
+def _fused(params: optax.Params) -> optax.Params:
+    """Anything shaped like the parameters, with every layer's projection as one W_QKV and a 2-D W_O."""
+
+    def projection(weights: Weights) -> Weights:
+        if "W_QKV" in weights:
+            return weights
+        if weights["W_Q"].ndim == 3:
+            return fuse_heads(weights)
+        joined = {f"{kind}_QKV": [weights[f"{kind}_{x}"] for x in "QKV"] for kind in "Wb" if f"{kind}_Q" in weights}
+        rest = {name: value for name, value in weights.items() if name[2:] not in ("Q", "K", "V")}
+        return rest | {name: jnp.concatenate(parts, axis=-1) for name, parts in joined.items()}
+
+    layers = {
+        name: layer | {"attention": {"projection": projection(layer["attention"]["projection"])}}
+        for name, layer in params["layers"].items()
+    }
+    return {**params, "layers": layers}
 
 
 def decays(params: optax.Params) -> optax.Params:

@@ -8,7 +8,7 @@ import numpy as np
 import optax
 import pytest
 
-from andrea_jax import config, model
+from andrea_jax import config, conversion, model
 from andrea_jax.training import optimizer
 
 NAMES = ("adamw", "sgd", "lion", "muon", "adafactor", "lamb")
@@ -127,6 +127,23 @@ def test_muon_takes_the_layers_2d_matrices_and_adamw_the_rest():
                 assert np.sqrt(np.square(update).mean()) == pytest.approx(0.1 * 0.2, rel=0.35)  # AdamW's size
                 taken.add(path[-1].key)
         assert taken == expected
+
+
+@pytest.mark.parametrize("name", ["muon", "adafactor", "lamb"])
+def test_fused_matrices_give_every_projection_the_same_updates_and_stored_ones_do_not(name: str):
+    params = with_biases("fused")
+    grads = jax.tree.map(lambda x: jax.random.normal(jax.random.key(x.size), x.shape), params)
+    m = config.Model(vocab_size=11, seq_len=7, d_model=16, n_layer=1, n_head=2, norm="layer", norm_weights=True,
+                     biases=True)  # fmt: skip
+    expected = one_update(name, params, grads)
+    for target in (("per_head", "einsum"), ("fused", "three")):
+        other, stored = conversion.convert(m, params, *target)
+        _, stored_grads = conversion.convert(m, grads, *target)
+        for matrices in ("stored", "fused"):
+            updates = one_update(name, stored, stored_grads, matrices=matrices)
+            _, updates = conversion.convert(other, updates, "fused", "one")
+            same = jax.tree.map(np.array_equal, updates, expected)
+            assert all(jax.tree.leaves(same)) == (matrices == "fused"), (target, matrices)
 
 
 def _at(tree: dict, path: tuple) -> jax.Array:

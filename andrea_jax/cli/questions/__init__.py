@@ -2,6 +2,6 @@
 
 from types import ModuleType
 
-from andrea_jax.cli.questions import circuits, removing, similarity
+from andrea_jax.cli.questions import annotations, circuits, removing, similarity
 
-QUESTIONS: tuple[ModuleType, ...] = (removing, circuits, similarity)
+QUESTIONS: tuple[ModuleType, ...] = (removing, circuits, similarity, annotations)

@@ -18,15 +18,15 @@ def say(
     loaded: "LoadedRun",
     name: str,
     tables: "Sequence[Table]",
-    figure: "Figure",
+    figure: "Figure | None",
     found: "Mapping[str, pd.DataFrame | float | str]",
 ) -> int:
-    """Writes the run's figures/<name>.svg and .png. Prints the tables and where the figure is; with --json the run, its
-    step and what was found, tables as lists of records."""
+    """Writes the figure, where there is one, as the run's figures/<name>.svg and .png. Prints the tables and where the
+    figure is; with --json the run, its step and what was found, tables as lists of records."""
     from andrea_jax.kept import keep_figure
     from andrea_jax.plots import messages
 
-    path = keep_figure(loaded.run, name, figure)
+    path = None if figure is None else keep_figure(loaded.run, name, figure)
     if args.json:
         values = {
             key: x if isinstance(x, float | int | str) else json.loads(x.to_json(orient="records") or "[]")
@@ -35,5 +35,6 @@ def say(
         print(json.dumps({"run": str(loaded.run.path), "step": loaded.step, **values, "figure": path}))
     else:
         messages.show(*tables)
-        print(path)
+        if path is not None:
+            print(path)
     return 0

@@ -2,17 +2,13 @@
 
 import argparse
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from andrea_jax import arguments
 from andrea_jax.cli import parts
+from andrea_jax.cli.questions import answers
 from andrea_jax.errors import UserError
 from andrea_jax.runs import Run
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 RUN = "runs/quickstart-1a2b3c4d"
 
@@ -45,15 +41,15 @@ def _ablation(args: argparse.Namespace) -> int:
     with messages.progress("removing heads", quiet=args.json) as tell:
         found = ablated.ablation(loaded, kinds=args.kind.split(","), sets=sets, progress=tell)
     table = None if sets else kept.kept(loaded.run, "ablation", loaded.step)
-    figure = None if table is None else kept.keep_figure(loaded.run, "ablation", damage_map(table))
+    figure = None if table is None else damage_map(table)
     n_sets = 1 if sets else sum(loaded.experiment.model.layer_heads)
     tables = damage_tables(found.table, sweep_caption(n_sets, found.tokens, found.heads_per_s))
     as_json = {"table": found.table, "heads_per_s": found.heads_per_s, "tokens": found.tokens}
-    return _say(args, loaded, tables, figure, as_json)
+    return answers.say(args, loaded, "ablation", tables, figure, as_json)
 
 
 def _importance(args: argparse.Namespace) -> int:
-    from andrea_jax import ablated, kept
+    from andrea_jax import ablated
     from andrea_jax.plots import messages
     from andrea_jax.plots.intervention_figures import importance_scatter
     from andrea_jax.plots.intervention_tables import importance_tables
@@ -61,15 +57,16 @@ def _importance(args: argparse.Namespace) -> int:
     loaded = parts.open_run(args)
     with messages.progress("removing heads", quiet=args.json) as tell:
         found = ablated.importance(loaded, tell)
-    figure = kept.keep_figure(loaded.run, "importance", importance_scatter(found.table, found.correlations))
+    figure = importance_scatter(found.table, found.correlations)
     tables = importance_tables(found.table, found.correlations)
-    return _say(args, loaded, tables, figure, {"table": found.table, "correlations": found.correlations})
+    as_json = {"table": found.table, "correlations": found.correlations}
+    return answers.say(args, loaded, "importance", tables, figure, as_json)
 
 
 def _pruning(args: argparse.Namespace) -> int:
     if (args.fraction is None) != (args.out is None):
         raise UserError("pruning: --fraction and --out go together: how many heads, and where the smaller run goes")
-    from andrea_jax import ablated, kept
+    from andrea_jax import ablated
     from andrea_jax.plots import messages
     from andrea_jax.plots.intervention_figures import pruning_curve
     from andrea_jax.plots.intervention_tables import pruning_table
@@ -79,8 +76,7 @@ def _pruning(args: argparse.Namespace) -> int:
         if args.out:
             return _print_pruned(args, ablated.prune_run(loaded, args.fraction, args.out, tell))
         curve = ablated.pruning(loaded, tell)
-    figure = kept.keep_figure(loaded.run, "pruning", pruning_curve(curve))
-    return _say(args, loaded, [pruning_table(curve)], figure, {"table": curve})
+    return answers.say(args, loaded, "pruning", [pruning_table(curve)], pruning_curve(curve), {"table": curve})
 
 
 def _print_pruned(args: argparse.Namespace, run: Run) -> int:
@@ -88,23 +84,4 @@ def _print_pruned(args: argparse.Namespace, run: Run) -> int:
     heads = " ".join(f"{layer}.{head}" for layer, head in found["heads"])
     text = f"{run.path}: held-out loss {found['eval_loss']:.3f} nats/token without {heads}"
     print(json.dumps(found) if args.json else text)
-    return 0
-
-
-def _say(
-    args: argparse.Namespace, loaded, tables: list, figure: str | None, found: "Mapping[str, pd.DataFrame | float]"
-) -> int:
-    """Tables and the figure's path, or as one JSON object the run, its step, and tables as lists of records."""
-    from andrea_jax.plots import messages
-
-    if args.json:
-        records = {
-            name: x if isinstance(x, float | int) else json.loads(x.to_json(orient="records") or "[]")
-            for name, x in found.items()
-        }
-        print(json.dumps({"run": str(loaded.run.path), "step": loaded.step, **records}))
-        return 0
-    messages.show(*tables)
-    if figure:
-        print(figure)
     return 0
