@@ -40,8 +40,6 @@ def attention(
     assert call.cuda is not None  # or _why_not has refused the call
     if scale < 0:  # the kernels take the largest score of a row before they scale it
         q, scale = -q, -scale
-    if scale < 1e-6:  # and a score that they hide must stay far below the others
-        q, scale = q * scale, 1.0
     moved = causal and not call.from_zero
     first = jnp.broadcast_to(jnp.asarray(q_offset, jnp.int32), q.shape[:1]) if moved else None
     static = _Static(causal, scale, entropy, triton_tiles(call.cuda, call.dtype, call.head_dim))

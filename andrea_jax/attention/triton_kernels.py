@@ -7,11 +7,11 @@ exponential is one exp2 with the scale folded in; t_sum is lse in those units. A
 [batch, n_head, query]. A head is a stride. Tiles have powers of two for sizes, and zeros where head_dim is none.
 
 A program owns one tile of rows of one head: `forward` and `backward_queries` one of queries, which walks over the keys
-that it sees; `backward_keys` one of keys, which walks over the queries that see it, of every head of the group. Only
-tiles that are visible in part are masked. Every number is written once, by one program, after sums in a fixed order:
-repeated runs are bitwise equal.
+that it sees; `backward_keys` one of keys, which walks over the queries that see it, of every head of the group. A walk
+is a loop without a mask, over tiles that are visible as a whole, and one with. Every number is written once, by one
+program, after sums in a fixed order: repeated runs are bitwise equal.
 
-A loop stands in an `if` that it runs at all. Triton waits for a tensor core's last product behind the loop; where a
+Every loop stands in an `if` that it runs at all. Triton waits for a tensor core's last product behind the loop; where a
 path around the loop, with zeros for a result, joins in before that, ptxas gives up (C7515) and waits for each product.
 
 q_offset and kv_length are int32 [batch], or None where it is 0 and where all keys exist. entropy and dentropy are None
@@ -27,8 +27,7 @@ from andrea_jax.attention.triton_parts import at, keys_seen, load, load_rows, pl
 
 LOG_2 = constexpr(0.6931471805599453)
 
-# Finite stand-ins for −inf, as in `chunked`: no difference of two of them is nan, and exp2(HIDDEN − m) is exactly 0,
-# also if the scale, of at least 1e-6, has made HIDDEN smaller.
+# Finite stand-ins for −inf, as in `chunked`: no difference of two of them is nan, and exp2(HIDDEN − m) is exactly 0.
 HIDDEN = constexpr(-1e38)
 FLOOR = constexpr(-1e30)
 
@@ -54,10 +53,11 @@ def forward(
     l = tl.zeros([QUERIES], tl.float32)
     w = tl.zeros([QUERIES], tl.float32)
     a = tl.zeros(q_tile.shape, tl.float32)
-    m, l, w, a = _add_keys(
-        m, l, w, a, q_tile, k_at, v_at, whole, stop, last,
-        SCALE, N_KV_HEAD * HEAD_DIM, HEAD_DIM, KEYS, entropy is not None,
-    )  # fmt: skip
+    for MASKED in tl.static_range(2):
+        m, l, w, a = _add_keys(
+            m, l, w, a, q_tile, k_at, v_at, last, whole if MASKED else 0, stop if MASKED else whole,
+            SCALE, N_KV_HEAD * HEAD_DIM, HEAD_DIM, KEYS, entropy is not None, MASKED,
+        )  # fmt: skip
 
     empty = l == 0.0
     l = tl.where(empty, 1.0, l)
@@ -71,20 +71,22 @@ def forward(
 
 @triton.jit
 def _add_keys(
-    m, l, w, a, q_tile, k_at, v_at, whole, stop, last,
-    SCALE: constexpr, KV_ROW: constexpr, HEAD_DIM: constexpr, KEYS: constexpr, ENTROPY: constexpr,
+    m, l, w, a, q_tile, k_at, v_at, last, start, stop,
+    SCALE: constexpr, KV_ROW: constexpr, HEAD_DIM: constexpr, KEYS: constexpr, ENTROPY: constexpr, MASKED: constexpr,
 ):  # fmt: skip
-    """The running sums of a tile of queries, with the keys before `stop` added."""
-    HIDE: constexpr = HIDDEN if SCALE < 1 else HIDDEN / SCALE  # what HIDDEN is before it is scaled, as far as it fits
-    if stop > 0:
-        for j in range(0, stop, KEYS):
-            k_tile = load(k_at + tl.cast(j, tl.int64) * KV_ROW, j, stop, HEAD_DIM, True)
-            v_tile = load(v_at + tl.cast(j, tl.int64) * KV_ROW, j, stop, HEAD_DIM, True)
+    """The running sums of a tile of queries, with the keys from `start` to `stop` added."""
+    if start < stop:
+        for j in range(start, stop, KEYS):
+            k_tile = load(k_at + tl.cast(j, tl.int64) * KV_ROW, j, stop, HEAD_DIM, MASKED)
+            v_tile = load(v_at + tl.cast(j, tl.int64) * KV_ROW, j, stop, HEAD_DIM, MASKED)
             t = tl.dot(q_tile, tl.trans(k_tile), input_precision="ieee")
-            if j >= whole:
-                t = tl.where(tl.arange(0, KEYS)[None, :] <= (last - j)[:, None], t, HIDE)
-            m_new = tl.maximum(m, tl.max(t, 1) * SCALE)
-            above = t * SCALE - m_new[:, None]
+            if MASKED:
+                t = tl.where(tl.arange(0, KEYS)[None, :] <= (last - j)[:, None], t * SCALE, HIDDEN)
+                m_new = tl.maximum(m, tl.max(t, 1))
+                above = t - m_new[:, None]
+            else:
+                m_new = tl.maximum(m, tl.max(t, 1) * SCALE)
+                above = t * SCALE - m_new[:, None]
             e = tl.exp2(above)
             shrink = tl.exp2(m - m_new)
             if ENTROPY:
@@ -120,27 +122,29 @@ def backward_queries(
     tl.store(rows + 4 * row + 2, slope, mask=query < n_query)
 
     dq_tile = tl.zeros(q_tile.shape, tl.float32)
-    dq_tile = _add_keys_backward(
-        dq_tile, q_tile, dz_tile, t_sum, delta, slope, k_at, v_at, whole, stop, last,
-        SCALE, N_KV_HEAD * HEAD_DIM, HEAD_DIM, KEYS, dentropy is not None,
-    )  # fmt: skip
+    for MASKED in tl.static_range(2):
+        dq_tile = _add_keys_backward(
+            dq_tile, q_tile, dz_tile, t_sum, delta, slope, k_at, v_at, last,
+            whole if MASKED else 0, stop if MASKED else whole,
+            SCALE, N_KV_HEAD * HEAD_DIM, HEAD_DIM, KEYS, dentropy is not None, MASKED,
+        )  # fmt: skip
     dq_tile *= SCALE * LOG_2
     store(at(dq, batch, n_query, head, start, N_HEAD, HEAD_DIM, QUERIES), dq_tile, start, n_query, HEAD_DIM)
 
 
 @triton.jit
 def _add_keys_backward(
-    dq_tile, q_tile, dz_tile, t_sum, delta, slope, k_at, v_at, whole, stop, last,
-    SCALE: constexpr, KV_ROW: constexpr, HEAD_DIM: constexpr, KEYS: constexpr, ENTROPY: constexpr,
+    dq_tile, q_tile, dz_tile, t_sum, delta, slope, k_at, v_at, last, start, stop,
+    SCALE: constexpr, KV_ROW: constexpr, HEAD_DIM: constexpr, KEYS: constexpr, ENTROPY: constexpr, MASKED: constexpr,
 ):  # fmt: skip
-    """dq / scale of a tile of queries, with the keys before `stop` added."""
-    if stop > 0:
-        for j in range(0, stop, KEYS):
-            k_tile = load(k_at + tl.cast(j, tl.int64) * KV_ROW, j, stop, HEAD_DIM, True)
-            v_tile = load(v_at + tl.cast(j, tl.int64) * KV_ROW, j, stop, HEAD_DIM, True)
+    """dq / scale of a tile of queries, with the keys from `start` to `stop` added."""
+    if start < stop:
+        for j in range(start, stop, KEYS):
+            k_tile = load(k_at + tl.cast(j, tl.int64) * KV_ROW, j, stop, HEAD_DIM, MASKED)
+            v_tile = load(v_at + tl.cast(j, tl.int64) * KV_ROW, j, stop, HEAD_DIM, MASKED)
             log2_p = tl.dot(q_tile, tl.trans(k_tile), input_precision="ieee") * SCALE - t_sum[:, None]
             p = tl.exp2(log2_p)
-            if j >= whole:
+            if MASKED:
                 p = tl.where(tl.arange(0, KEYS)[None, :] <= (last - j)[:, None], p, 0.0)
             ds = tl.dot(dz_tile, tl.trans(v_tile), input_precision="ieee") - delta[:, None]
             if ENTROPY:
@@ -171,10 +175,12 @@ def backward_keys(
         q_at = at(q, batch, n_query, head, 0, N_HEAD, HEAD_DIM, QUERIES)
         dz_at = at(dz, batch, n_query, head, 0, N_HEAD, HEAD_DIM, QUERIES)
         rows_at = rows + (tl.cast(batch, tl.int64) * N_HEAD + head) * n_query * 4 + tl.arange(0, 4 * QUERIES)
-        dk_tile, dv_tile = _add_queries(
-            dk_tile, dv_tile, k_tile, v_tile, q_at, dz_at, rows_at, key - position, first, whole, stop,
-            SCALE, N_HEAD * HEAD_DIM, HEAD_DIM, QUERIES, dentropy is not None, CAUSAL, RAGGED,
-        )  # fmt: skip
+        for WHOLE in tl.static_range(2):
+            dk_tile, dv_tile = _add_queries(
+                dk_tile, dv_tile, k_tile, v_tile, q_at, dz_at, rows_at, key - position, n_query,
+                whole if WHOLE else first, stop if WHOLE else whole,
+                SCALE, N_HEAD * HEAD_DIM, HEAD_DIM, QUERIES, dentropy is not None, 1 - WHOLE, RAGGED,
+            )  # fmt: skip
 
     exists = (key < n_seen)[:, None]
     dk_tile = tl.where(exists, dk_tile * (SCALE * LOG_2), 0.0)
@@ -185,23 +191,23 @@ def backward_keys(
 
 @triton.jit
 def _add_queries(
-    dk_tile, dv_tile, k_tile, v_tile, q_at, dz_at, rows_at, first_query, start, whole, stop,
-    SCALE: constexpr, ROW: constexpr, HEAD_DIM: constexpr, QUERIES: constexpr, ENTROPY: constexpr, CAUSAL: constexpr,
+    dk_tile, dv_tile, k_tile, v_tile, q_at, dz_at, rows_at, first, n_query, start, stop,
+    SCALE: constexpr, ROW: constexpr, HEAD_DIM: constexpr, QUERIES: constexpr, ENTROPY: constexpr, MASKED: constexpr,
     RAGGED: constexpr,
 ):  # fmt: skip
     """dk / scale and dv of a tile of keys, with the queries from `start` to `stop` added; patterns are [key, query].
 
-    `first_query` [KEYS] is the first that sees each key. Beyond the last query all is 0, and adds 0.
+    `first` [KEYS] is the first query that sees each key. Beyond the last query all is 0, and adds 0.
     """
     if start < stop:
         for i in range(start, stop, QUERIES):
-            q_tile = load(q_at + tl.cast(i, tl.int64) * ROW, i, stop, HEAD_DIM, RAGGED)
-            dz_tile = load(dz_at + tl.cast(i, tl.int64) * ROW, i, stop, HEAD_DIM, RAGGED)
-            t_sum, delta, slope = load_rows(rows_at + 4 * i, 4 * (stop - i), QUERIES, RAGGED)
+            q_tile = load(q_at + tl.cast(i, tl.int64) * ROW, i, n_query, HEAD_DIM, RAGGED)
+            dz_tile = load(dz_at + tl.cast(i, tl.int64) * ROW, i, n_query, HEAD_DIM, RAGGED)
+            t_sum, delta, slope = load_rows(rows_at + 4 * i, 4 * (n_query - i), QUERIES, RAGGED)
             log2_p = tl.dot(k_tile, tl.trans(q_tile), input_precision="ieee") * SCALE - t_sum[None, :]
             p = tl.exp2(log2_p)
-            if CAUSAL and i < whole:
-                p = tl.where((first_query - i)[:, None] <= tl.arange(0, QUERIES)[None, :], p, 0.0)
+            if MASKED:
+                p = tl.where((first - i)[:, None] <= tl.arange(0, QUERIES)[None, :], p, 0.0)
             dv_tile = tl.dot(p.to(dz_tile.dtype), dz_tile, dv_tile, input_precision="ieee")
             ds = tl.dot(v_tile, tl.trans(dz_tile), input_precision="ieee") - delta[None, :]
             if ENTROPY:
