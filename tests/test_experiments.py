@@ -35,9 +35,10 @@ def test_compare_projections_writes_its_results_and_a_verdict_a_claim(tiny_confi
     monkeypatch.chdir(tmp_path)
     assert script("compare_projections").main([str(tiny_config), "model.n_layer=1", "--repeats", "2"]) == 0
     said = capsys.readouterr().out
-    assert [line[:2] for line in said.splitlines() if line[0:1] == "C"] == ["C1", "C3", "C4", "C4"]
+    assert [line[:2] for line in said.splitlines() if line[0:1] == "C"] == ["C1", "C3", "C4", "C6"]
     assert "per-head, loop: 12 (36)" in said
     assert (tmp_path / "results/compare_projections/tiny/comparison.json").is_file()
+    assert json.loads((tmp_path / "results/claims/C6.json").read_text())["verdict"] == "holds"
 
 
 @pytest.mark.slow
@@ -62,8 +63,8 @@ def test_what_is_undefined_is_null_in_the_results_of_specialize():
 def comparison(difference: float = 1e-7, loop: float = 3.0, einsum: float = 1.0, matmuls: int = 12) -> Comparison:
     """Made-up results: a form of the loop's time and matmuls, one of the einsum's time; the fused ones take 1 ms."""
     equality = pd.DataFrame({
-        "form": ["per-head, loop"] * 2, "quantity": ["logits", "gradients"], "max_difference": [0.0, difference],
-        "tolerance": [2e-5, 2e-5],
+        "form": ["per-head, loop"] * 3, "quantity": ["logits", "gradients", "weights there and back"],
+        "max_difference": [0.0, difference, 0.0], "tolerance": [2e-5, 2e-5, 0.0],
     })  # fmt: skip
     rows = [
         {"form": form, "passes": passes, "min_ms": ms, "matmuls": n * times}
@@ -75,22 +76,23 @@ def comparison(difference: float = 1e-7, loop: float = 3.0, einsum: float = 1.0,
             ("per-head, loop", loop, matmuls),
         )
     ]
-    return Comparison(equality, pd.DataFrame(rows), {})
+    return Comparison(equality, pd.DataFrame(rows), {"timing_of": "one layer"})
 
 
 def test_the_verdicts_follow_the_numbers():
-    verdicts = script("compare_projections").verdicts
-    same, fewer, forward, both = verdicts(comparison())
-    assert same.startswith("C1: the same function.") and "1.0e-07, of gradients (per-head, loop)" in same
-    assert fewer.startswith("C3: fused has fewer matmuls.") and "fused, one matrix: 2 (6)" in fewer
-    assert forward.startswith("C4, forward: true of per-head, loop. ") and "per-head, loop: 3.00" in forward
-    assert both.startswith("C4, forward + backward: true of per-head, loop. ")
+    findings = script("compare_projections").findings
+    same, fewer, faster, back = findings(comparison())
+    assert (same.claim, same.verdict) == ("C1", "holds")
+    assert "1.0e-07, of gradients (per-head, loop)" in same.sentence
+    assert (fewer.claim, fewer.verdict) == ("C3", "holds if per-head is computed as loop")
+    assert "fused, one matrix: 2 (6)" in fewer.sentence
+    assert (faster.claim, faster.verdict) == ("C4", "holds if per-head is computed as loop")
+    assert "forward: " in faster.sentence and "per-head, loop 3.00" in faster.sentence
+    assert (back.claim, back.verdict) == ("C6", "holds")
 
-    other, no_fewer, forward, _ = verdicts(comparison(difference=float("nan"), loop=1.05, einsum=0.25, matmuls=2))
-    assert other.startswith("C1: NOT the same function to rounding in gradients")
-    assert no_fewer.startswith("C3: fused has NO fewer matmuls.")
-    assert forward.startswith("C4, forward: true of neither per-head form. ")
-    assert forward.endswith("Fastest: per-head, einsum")
+    other, fewer, faster, _ = findings(comparison(difference=float("nan"), loop=1.05, einsum=0.25, matmuls=2))
+    assert other.verdict == fewer.verdict == faster.verdict == "does not hold"
+    assert other.sentence.startswith("not the same to rounding in gradients")
 
 
 def test_a_comparison_with_a_nan_or_a_difference_beyond_tolerance_is_not_equal():
@@ -101,5 +103,5 @@ def test_a_comparison_with_a_nan_or_a_difference_beyond_tolerance_is_not_equal()
 
 def test_a_number_that_is_not_finite_is_null_in_json():
     found = comparison(difference=float("nan")).as_json()
-    assert [row["max_difference"] for row in found["equality"]] == [0.0, None]
+    assert [row["max_difference"] for row in found["equality"]] == [0.0, None, 0.0]
     assert json.loads(json.dumps(found, allow_nan=False)) == found

@@ -17,7 +17,7 @@ LAYERS = (
     {"model"},
     {"conversion", "counting", "generate", "trace", "training"},
     {"circuits", "heads", "interop", "interventions", "plots", "similarity", "viewer"},
-    {"comparison", "kept", "loaded"},
+    {"comparison", "kept", "loaded", "redundancy"},
     # __init__, above, loads what it offers only when asked
     {
         "ablated",

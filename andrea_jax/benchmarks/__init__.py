@@ -1,8 +1,9 @@
-"""What computing costs: attention and projections, timed on this device, each with its verdict on a claim."""
+"""What computing costs: attention, projections and scoring, timed on this device, each with its verdict on a claim."""
 
 from andrea_jax.benchmarks.attention import bench_attention
 from andrea_jax.benchmarks.head_dim import bench_head_dim
 from andrea_jax.benchmarks.layout import bench_layout
 from andrea_jax.benchmarks.projections import bench_projections
+from andrea_jax.benchmarks.scoring import bench_scoring
 
-__all__ = ["bench_attention", "bench_head_dim", "bench_layout", "bench_projections"]
+__all__ = ["bench_attention", "bench_head_dim", "bench_layout", "bench_projections", "bench_scoring"]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from andrea_jax.benchmarks.results import made_on
 from andrea_jax.errors import UserError, did_you_mean
-from andrea_jax.plots import benchmark_figures, benchmark_findings
+from andrea_jax.plots import benchmark_figures, benchmark_findings, scoring_figures
 from andrea_jax.runs import write_atomically
 
 FIGURES = {
@@ -13,12 +13,14 @@ FIGURES = {
     "projections": benchmark_figures.projections,
     "layout": benchmark_figures.layout,
     "head-dim": benchmark_figures.head_dim,
+    "scoring": scoring_figures.scoring,
 }
 FINDINGS = {
     "attention": benchmark_findings.attention,
     "projections": benchmark_findings.projections,
     "layout": benchmark_findings.layout,
     "head-dim": benchmark_findings.head_dim,
+    "scoring": scoring_figures.verdicts,
 }
 
 

@@ -1,4 +1,4 @@
-"""What computing costs: bench attention, projections, layout, head-dim."""
+"""What computing costs: bench attention, projections, layout, head-dim, scoring."""
 
 import argparse
 import json
@@ -14,7 +14,7 @@ from andrea_jax.errors import UserError
 def add(commands) -> None:
     parser = commands.add_parser("bench", help="what attention and projections cost here", description=_WHAT)
     subjects = parser.add_subparsers(title="subjects", required=True, metavar="SUBJECT")
-    for add_one in (_add_attention, _add_projections, _add_layout, _add_head_dim, _add_draw):
+    for add_one in (_add_attention, _add_projections, _add_layout, _add_head_dim, _add_scoring, _add_draw):
         add_one(subjects)
 
 
@@ -53,6 +53,13 @@ def _add_head_dim(subjects) -> None:
     parser = _subject(subjects, "head-dim", _head_dim, what, "andrea bench head-dim --head-dims 32 64 72")
     parser.add_argument("--head-dims", nargs="+", type=arguments.positive, metavar="N", help="(32 48 64 72 80 96 128)")
     _add_backends(parser, "all but reference")
+
+
+def _add_scoring(subjects) -> None:
+    what = "all head scores beside a forward pass and TransformerLens; ablation of every head"
+    parser = _subject(subjects, "scoring", _scoring, what, "andrea bench scoring --seqs 256 1024")
+    parser.add_argument("--seqs", nargs="+", type=arguments.positive, metavar="N",
+                        help="tokens (on a GPU 1024 4096 16384, on a CPU 256 512 1024)")  # fmt: skip
 
 
 def _add_draw(subjects) -> None:
@@ -109,6 +116,10 @@ def _layout(args: argparse.Namespace) -> int:
 
 def _head_dim(args: argparse.Namespace) -> int:
     return _bench(args, "head-dim", _asked(args, "head_dims") | _asked(args, "backends"))
+
+
+def _scoring(args: argparse.Namespace) -> int:
+    return _bench(args, "scoring", _asked(args, "seqs"))
 
 
 def _draw(args: argparse.Namespace) -> int:

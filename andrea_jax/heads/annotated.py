@@ -34,8 +34,8 @@ class Annotated:
     largest score − baseline on the even windows, figures from the odd ones. Both with four more, of the odd windows:
     offset, offset_score: the best fixed offset, chosen on the even ones, and the share of queries it gets right ·
     own_offsets: the score that the head's offset profile would give by itself (exact to 32 back, even beyond) ·
-    control_baseline: causal-uniform attention on the control · beats_offset: score − offset_score >= 0.1, and the score's
-    interval is above the baseline. Null where they do not exist. named_by: see `data.annotated.Annotation`."""
+    control_baseline: causal-uniform attention on the control · beats_offset: score − offset_score >= 0.1, and the
+    score's interval is above the baseline. Null where they do not exist. named_by: see `data.annotated.Annotation`."""
 
     table: pd.DataFrame
     best: pd.DataFrame
@@ -57,7 +57,7 @@ def profile(
     by_offset = {offset_name(d): _real(targets.fixed_offset(windows.tokens, d), windows) for d in distances}
     settings = {"dtype": dtype, "backend": backend, "progress": progress}
     measured = measure(model, params, windows.tokens, asked | by_offset, **settings)
-    parts = [_tables(name, asked[name], measured) for name in asked if not name.startswith(CONTROL)]
+    parts = [summary(name, asked[name], measured) for name in asked if not name.startswith(CONTROL)]
     table, best = (pd.concat(frames, ignore_index=True) for frames in zip(*parts, strict=True))
     there = table["head"].to_numpy() < np.array(model.layer_heads)[table["layer"]]
     return Annotated(table.loc[there].reset_index(drop=True), best, windows.named_by)
@@ -167,7 +167,8 @@ def _real(found: Targets, windows: AnnotatedWindows) -> Targets:
     return found.where(found.query < windows.length[found.sequence])
 
 
-def _tables(probe: str, asked: Targets, measured: Measured) -> tuple[pd.DataFrame, pd.DataFrame]:
+def summary(probe: str, asked: Targets, measured: Measured) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The rows of `Annotated.table` and of `.best` for one probe; `measured` also has the fixed offsets."""
     sums = measured.probes[probe]
     control = measured.probes.get(CONTROL + probe)
     result = Result(sums, () if control is None else (control,))

@@ -87,7 +87,7 @@ def measure(
     n, length = tokens.shape
     if n == 0:
         return _nothing(config, targets, entropy)
-    pairs, single = _Pairs.of(list(targets.values()), n), _Pairs.of([listed], n)
+    pairs, single = Pairs.of(list(targets.values()), n), Pairs.of([listed], n)
     counted = np.stack([t.counted(n, length) for t in targets.values()], axis=1)
     size, batches = min(n, batch_size or max(1, TOKENS_A_BATCH // length)), []
     for start in range(0, n, size):
@@ -119,7 +119,7 @@ def _nothing(config: Model, targets: Mapping[str, Targets], entropy: bool) -> Me
 
 
 @dataclass(frozen=True)
-class _Pairs:
+class Pairs:
     """Some probes' pairs, sorted into their sequences.
 
     padded: int32 [3, sequence, slot], rows query, key and probe; probe −1 pads to a multiple of CHUNK slots, or of 64
@@ -131,7 +131,7 @@ class _Pairs:
     place: np.ndarray
 
     @staticmethod
-    def of(targets: list[Targets], n: int) -> "_Pairs":
+    def of(targets: list[Targets], n: int) -> "Pairs":
         probe = np.repeat(np.arange(len(targets)), [len(t.key) for t in targets])
         sequence, query, key = (np.concatenate([getattr(t, x) for t in targets]) for x in ("sequence", "query", "key"))
         counts = np.bincount(sequence, minlength=n)
@@ -141,7 +141,7 @@ class _Pairs:
         order, place = np.argsort(sequence, kind="stable"), np.empty(len(sequence), int)
         place[order] = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
         padded[:, sequence, place] = query, key, probe
-        return _Pairs(padded, sequence, place)
+        return Pairs(padded, sequence, place)
 
 
 def forward(
@@ -158,7 +158,7 @@ def forward(
     """The model's logits, and what was measured on the way:
 
     mass, off_bos float32 [batch, probe, n_layer, n_head] · listed [batch, slot, n_layer, n_head] · entropy [batch,
-    n_layer, n_head] where asked. pairs and single: int32 [3, batch, slot], as in `_Pairs`; counted bool [batch, probe,
+    n_layer, n_head] where asked. pairs and single: int32 [3, batch, slot], as in `Pairs`; counted bool [batch, probe,
     query].
     """
     now: dict[str, Array] = {}

@@ -43,11 +43,14 @@ def annotated_finding(best: pd.DataFrame) -> str:
     found = asked.loc[asked["beats_offset"]].sort_values(by="score", ascending=False).to_dict("records")
     if not found:
         return f"On none of {len(asked)} annotations does a head beat both even attention and the best fixed offset"
-    said = "; ".join(
-        f"{head_name(r['layer'], r['head'])} {probe_words(r['probe'])}, {r['score']:.2f}" for r in found[:NAMED]
-    )
+    said = "; ".join(map(_passed, found[:NAMED]))
     more = f"; and {len(found) - NAMED} more" if len(found) > NAMED else ""
     return f"Beyond the best fixed offset by 10 points on {len(found)} of {len(asked)} annotations: {said}{more}"
+
+
+def _passed(row: Mapping) -> str:
+    text = f"{head_name(row['layer'], row['head'])} {probe_words(row['probe'])}, {row['score']:.2f}"
+    return text if pd.isna(row["control"]) else f"{text} (capitalised non-names {row['control']:.2f})"
 
 
 @styled

@@ -6,6 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from andrea_jax.plots.benchmark_rows import Rows, by, distinct, fastest, shape_name, timed, where
+from andrea_jax.plots.scoring_figures import scoring_tables
 from andrea_jax.plots.tables import new_table
 
 
@@ -48,6 +49,7 @@ TABLES = {
     "projections": projections_tables,
     "layout": layout_tables,
     "head-dim": head_dim_tables,
+    "scoring": scoring_tables,
 }
 
 

@@ -31,7 +31,7 @@ def draw_params(config: Model) -> dict:
 
 
 def patterns(config: Model, params: dict, tokens: np.ndarray) -> np.ndarray:
-    """Whole patterns in fp64, [layer, head, query, key] of one sequence; per-head weights, turned as complex numbers."""
+    """Whole patterns of a sequence in fp64, [layer, head, query, key]; rotation by complex factors."""
     p = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
     x = p["W_E"][tokens] + (p["W_P"][: len(tokens)] if config.positions == "learned" else 0)
     half = config.head_dim // 2

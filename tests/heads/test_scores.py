@@ -128,7 +128,7 @@ def test_measuring_leaves_the_logits_bit_identical(projection: str, dtype: str):
     config = dataclasses.replace(CONFIG, projection=projection, n_layer=1, positions="rotary")
     params, tokens = draw_params(config), draw_tokens().astype(np.int32)
     plain = jax.jit(lambda p, t: andrea.bind(config, p, dtype=dtype)(t))(params, tokens)
-    pairs = scores._Pairs.of(list(probes(tokens).values()), N).padded
+    pairs = scores.Pairs.of(list(probes(tokens).values()), N).padded
     counted = np.stack([t.counted(N, 29) for t in probes(tokens).values()], axis=1)
     forward = jax.jit(scores.forward, static_argnums=(0, 1, 2, 3))
     logits, measured = forward(config, dtype, "auto", True, params, tokens, pairs, counted, pairs)
