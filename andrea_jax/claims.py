@@ -50,7 +50,7 @@ class Finding:
     claim: str
     verdict: str
     sentence: str
-    numbers: Mapping[str, Json]
+    numbers: Mapping[str, object]
     origin: Mapping[str, Json] | None = None
 
     def __post_init__(self):
@@ -134,7 +134,7 @@ def trained(args: argparse.Namespace) -> list[LoadedRun]:
 
 def against(compared: RunsCompared, measure: str) -> dict[str, Estimate]:
     """ "n_head 4 against 1" -> the difference of a measure, with its interval over seeds; for every contrast."""
-    rows = compared.differences[compared.differences["measure"] == measure].to_dict("records")
+    rows = [row for row in compared.differences.to_dict("records") if row["measure"] == measure]
     return {row["contrast"]: Estimate(row["difference"], row["low"], row["high"], row["n"]) for row in rows}
 
 
@@ -148,7 +148,7 @@ def as_numbers(found: Estimate) -> dict[str, Json]:
     return {"value": found.value, "low": found.low, "high": found.high, "n": found.n}
 
 
-def _finite(value: Json | np.generic) -> Json:
+def _finite(value: object) -> object:
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, float):

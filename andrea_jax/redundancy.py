@@ -14,7 +14,7 @@ from jax import Array
 from andrea_jax import similarity
 from andrea_jax.config import Model
 from andrea_jax.conversion import convert
-from andrea_jax.interventions import Task, ablate, gate_gradients
+from andrea_jax.interventions import Task, ablate, every_head, gate_gradients
 from andrea_jax.interventions.correlation import rank_correlation
 from andrea_jax.model import Params, bind
 from andrea_jax.training import loss
@@ -35,17 +35,18 @@ def measure(config: Model, params: Params, tokens: np.ndarray) -> pd.DataFrame:
     """
     task = Task(tokens, {"loss": np.ones(tokens[:, 1:].shape, bool)})
     alike = similarity.summarise(similarity.measure(config, params, tokens[:, :-1]))
-    table = alike.heads[["layer", "head"]].copy()
-    place = table["layer"].to_numpy(), table["head"].to_numpy()
+    heads = every_head(config)
+    table = pd.DataFrame(heads, columns=["layer", "head"])
+    place = tuple(np.array(heads).T)
     table["weights"] = np.asarray(gradient_norms(config, params, tokens))[place]
     table["gate"] = np.abs(gate_gradients(config, params, task, "loss")).mean(axis=0)[place]
     damage = ablate(config, params, [task], kinds=("mean",)).table
     table["damage"] = damage["damage"].to_numpy()  # head by head, in the same order
-    pairs = alike.pairs[alike.pairs["layer_1"] == alike.pairs["layer_2"]]
-    mine = [pairs[(pairs["layer_1"] == layer) & ((pairs["head_1"] == head) | (pairs["head_2"] == head))]
-            for layer, head in zip(*place, strict=True)]  # fmt: skip
-    table["js"] = [rows["js"].min() for rows in mine]
-    table["cka"] = [1 - rows["cka"].max() for rows in mine]
+    pairs = [pair for pair in alike.pairs.to_dict("records") if pair["layer_1"] == pair["layer_2"]]
+    mine = [[pair for pair in pairs if pair["layer_1"] == layer and head in (pair["head_1"], pair["head_2"])]
+            for layer, head in heads]  # fmt: skip
+    table["js"] = [min(pair["js"] for pair in own) for own in mine]
+    table["cka"] = [1 - max(pair["cka"] for pair in own) for own in mine]
     table["r2"] = 1 - alike.heads["r2"]
     return table
 
@@ -88,7 +89,7 @@ def twins(config: Model, params: Params, layer: int, a: int, b: int) -> tuple[Mo
     alone = weights | {"W_O": weights["W_O"].at[b].set(0)}
     copied = {name: x.at[b].set(x[a]) for name, x in weights.items() if name[2:] in ("Q", "K", "V")}
     doubled = weights | copied | {"W_O": weights["W_O"].at[np.array([a, b])].set(weights["W_O"][a] / 2)}
-    return per_head, *(_with_layer(split, layer, own) for own in (alone, doubled))
+    return per_head, _with_layer(split, layer, alone), _with_layer(split, layer, doubled)
 
 
 def _with_layer(params: Params, layer: int, weights: Params) -> Params:

@@ -3,7 +3,8 @@
     python experiments/redundancy.py configs/ablations/development.toml
 
 Takes the runs of the sweep with two layers or more (trained if need be). Spearman's correlation, within layers, of a
-head's gradients with its uniqueness, each in the meanings of `andrea_jax.redundancy`; mean and interval over seeds.
+head's gradients with its uniqueness, each in the meanings of `andrea_jax.redundancy`; mean and interval over seeds. On
+batches as the next steps of training would have them: on text alone, heads for repeats only do harm.
 Twin heads, planted in the trained models, are the positive control. Writes C9.json to --out.
 """
 
@@ -12,8 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from andrea_jax import claims, redundancy, seeds
-from andrea_jax.data import heldout_windows
+from andrea_jax import claims, data, redundancy, seeds
 from andrea_jax.loaded import LoadedRun
 from andrea_jax.redundancy import GRADIENTS, UNIQUENESS
 from andrea_jax.training import steps
@@ -25,7 +25,8 @@ MEANINGS = {"damage": "ablation damage", "js": "distance of patterns", "cka": "1
 def measure(loaded: LoadedRun) -> tuple[pd.DataFrame, dict]:
     """The heads of a run at a few steps, and the twins planted in its last."""
     e, kept = loaded.experiment, steps(loaded.run)
-    tokens = heldout_windows(loaded.dataset, e.data.seq_len, e.probe.n_sequences, 0)
+    ahead = range(e.train.steps, e.train.steps + -(-e.probe.n_sequences // e.train.batch_size))
+    tokens = np.concatenate([data.batch(loaded.dataset, e, step) for step in ahead])
     tables = [redundancy.measure(e.model, loaded.at(step).params, tokens).assign(step=step, seed=e.train.seed)
               for step in kept if step in (*AT, kept[-1])]  # fmt: skip
     return pd.concat(tables, ignore_index=True), control(loaded, tables[-1], tokens)
@@ -33,14 +34,14 @@ def measure(loaded: LoadedRun) -> tuple[pd.DataFrame, dict]:
 
 def control(loaded: LoadedRun, table: pd.DataFrame, tokens: np.ndarray) -> dict:
     """Twins in the last layer: its head with the largest gate gradient, in the place of that with the smallest."""
-    layer = table["layer"].max()
-    order = table[table["layer"] == layer].sort_values("gate")["head"].to_list()
-    a, b = order[-1], order[0]
+    layer = loaded.experiment.model.n_layer - 1
+    gates = {row["head"]: row["gate"] for row in table.to_dict("records") if row["layer"] == layer}
+    a, b = max(gates, key=gates.__getitem__), min(gates, key=gates.__getitem__)
     config, *models = redundancy.twins(loaded.experiment.model, loaded.params, layer, a, b)
     alone, twin = (redundancy.measure(config, params, tokens).set_index(["layer", "head"]).loc[(layer, a)]
                    for params in models)  # fmt: skip
-    found = {"js": twin["js"], "cka": twin["cka"], "r2": twin["r2"]}
-    return found | {f"{name}_ratio": twin[name] / alone[name] for name in (*GRADIENTS, "damage")}
+    found = {"damage_alone": alone["damage"], **{name: twin[name] for name in UNIQUENESS}}
+    return found | {f"{name}_ratio": twin[name] / alone[name] for name in GRADIENTS}
 
 
 def over_seeds(table: pd.DataFrame) -> dict[int, dict[str, dict]]:
@@ -61,11 +62,15 @@ def finding(table: pd.DataFrame, controls: Sequence[dict]) -> claims.Finding:
     verdict = claims.HOLDS if len(true_of) == len(UNIQUENESS) else conditional
     parts = [f"{MEANINGS[u]} {' and '.join(claims.interval(seeds.Estimate(**last[f'{g}, {u}'])) for g in GRADIENTS)}"
              for u in UNIQUENESS]  # fmt: skip
+    opposite = [MEANINGS[u] for u in UNIQUENESS if all(last[f"{g}, {u}"]["high"] < 0 for g in GRADIENTS)]
     mean = {name: float(np.mean([one[name] for one in controls])) for name in controls[0]}
+    reverse = f"; the opposite is beyond noise for {' and '.join(opposite)}" if opposite else ""
     sentence = (
         f"Spearman within layers, of gradients (of the head's weights, and of a gate on it) with {'; '.join(parts)} "
-        f"({n} seeds, {len(table) // n // len(by_step)} heads each). A planted twin (1 − R² {mean['r2']:.2f}) gets "
-        f"{mean['gate_ratio']:.2f} of the gate's and {mean['weights_ratio']:.2f} of the weights' gradient"
+        f"({n} seeds, {len(table) // n // len(by_step)} heads each){reverse}. Of two planted twins (1 − R² "
+        f"{mean['r2']:.2f}) each gets {mean['gate_ratio']:.2f} of the gate's and {mean['weights_ratio']:.2f} of the "
+        f"weights' gradient that the head has alone, and its ablation costs {mean['damage']:.3f} nats instead of "
+        f"{mean['damage_alone']:.3f}"
     )
     numbers = {"by_step": by_step, "twins": list(controls), "heads": table.to_dict("records")}
     return claims.Finding("C9", verdict, sentence, numbers)

@@ -23,6 +23,7 @@ LAYERS = (
         "ablated",
         "annotations",
         "benchmarks",
+        "claims",
         "compared",
         "exchange",
         "explained",

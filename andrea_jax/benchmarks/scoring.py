@@ -43,7 +43,7 @@ class Sizes:
     ablation: tuple[int, int] = (8, 1024)
 
 
-SMALL = Sizes(FOR_CPU, SWEPT_ON_CPU, seqs=(256, 512, 1024), ablation=(4, 64))
+SMALL = Sizes(FOR_CPU, SWEPT_ON_CPU, seqs=(256, 512, 1024), ablation=(2, 64))
 
 
 def bench_scoring(
@@ -58,7 +58,7 @@ def bench_scoring(
     where torch and transformer_lens can be imported, one a length of the same scores by TransformerLens. Written to
     `out`/scoring.*.
 
-    None: what suits the device. Columns: question, contender · batch, seq, n_layer, n_head, d_model · us, fastest_us,
+    None: what suits the device. Columns: contender · batch, seq, n_layer, n_head, d_model · us, fastest_us,
     slowest_us · ratio: to the forward pass of that length · temp_mib: besides arguments and results, by the compiled
     program; of TransformerLens, on a CPU, by how much its process grew · off_by: the largest difference of a score of
     TransformerLens from ours · heads_per_s · reason.
@@ -68,13 +68,17 @@ def bench_scoring(
     absent = lens.absent() if peer else "not asked for"
     settings = {"seqs": seqs, "batch": sizes.batch, "ablation": list(sizes.ablation), "absent": absent}
     results = Results(out, "scoring", settings, dtype, repeats)
-    measured: list[Row] = []
-    run([_jobs(sizes, seq, dtype) for seq in seqs], repeats, measured.extend, tell)
-    measured += [_of_lens(sizes, seq, repeats, absent) for seq in seqs]
-    results.add(relative(measured, {"contender": FORWARD}, ("seq",)))
+    run([_jobs(sizes, seq, dtype) for seq in seqs], repeats, lambda rows: results.add(_relative(rows)), tell)
+    for seq in seqs:
+        forward = [row for row in results.rows if row["seq"] == seq]
+        results.add(_relative([*forward, _of_lens(sizes, seq, repeats, absent)])[-1:])
     results.add([{**_ablation(sizes, dtype), "ratio": None}])
     results.finish(scoring_figures.verdicts(results.rows), lambda: scoring_figures.scoring(results.rows, results.of))
     return results
+
+
+def _relative(rows: Sequence[Row]) -> list[Row]:
+    return relative(rows, {"contender": FORWARD}, ("seq",))
 
 
 def _row(config: Model, contender: str, batch: int, seq: int) -> Row:

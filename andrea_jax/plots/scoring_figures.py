@@ -1,5 +1,7 @@
 """What scoring heads costs: table, verdicts and figure of `andrea_jax.benchmarks.scoring`."""
 
+import textwrap
+
 from rich.table import Table
 
 from andrea_jax.plots.benchmark_findings import not_run
@@ -81,18 +83,19 @@ def title(rows: Rows) -> str:
 def scoring(rows: Rows, of: str) -> Figure:
     """Time and memory against the number of tokens, both scales logarithmic."""
     measured = [row for row in timed(rows) if row["contender"] != ABLATION]
-    made = figure(9.0, 3.9, title(rows))
+    made = figure(10.6, 3.9, title(rows))
     time, memory = made.subplots(1, 2)
     for i, ((name,), curve) in enumerate(by(measured, "contender").items()):
         look = {"color": KINDS[i % len(KINDS)], "marker": MARKERS[name], "markersize": 5, "label": name}
         for ax, values in ((time, [us / 1e3 for us in column(curve, "us")]), (memory, column(curve, "temp_mib"))):
             ax.plot(column(curve, "seq"), values, **look)
-    for ax, label in ((time, "time, ms (median)"), (memory, "memory besides weights and results, MiB")):
+    for ax, label in ((time, "time, ms (median)"), (memory, "memory of the computation, MiB")):
         seqs = sorted(set(column(measured, "seq")))
         ax.set(xscale="log", yscale="log", xlabel="tokens of a sequence", ylabel=label)
         ax.set_xticks(seqs, [f"{seq:,}" for seq in seqs])
+        ax.yaxis.set_major_formatter("{x:g}")
         ax.minorticks_off()
         grid(ax)
-    made.legend(handles=time.get_lines(), loc="outside lower center", ncols=2)
-    made.text(0.01, 0.0, of, ha="left", va="bottom", fontsize=7.5, color=GREY)
+    made.legend(handles=time.get_lines(), loc="outside right center")
+    made.supxlabel(textwrap.fill(of, 160), x=0.01, ha="left", fontsize=8.5, color=GREY)
     return made

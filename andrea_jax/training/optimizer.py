@@ -26,6 +26,7 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from andrea_jax.config import Optim
+from andrea_jax.model import Params
 from andrea_jax.projections import Weights, fuse_heads
 
 Schedule = Callable[[ArrayLike], Array]
@@ -75,20 +76,18 @@ def on_fused(optimizer: optax.GradientTransformation) -> optax.GradientTransform
     """`optimizer` on each layer's W_QKV and W_O, whichever way the projection stores them: its state is that of the
     fused model, and so are its updates, stored back without computing anything."""
 
-    def init(params: optax.Params) -> optax.OptState:
+    def init(params: Params) -> optax.OptState:
         return optimizer.init(_fused(params))
 
-    def update(
-        updates: optax.Updates, state: optax.OptState, params: optax.Params | None = None
-    ) -> tuple[optax.Updates, optax.OptState]:
+    def update(updates: Params, state: optax.OptState, params: Params) -> tuple[Params, optax.OptState]:
         fused, state = optimizer.update(_fused(updates), state, _fused(params))
         (stored,) = jax.linear_transpose(_fused, updates)(fused)  # of a map that moves numbers: its inverse
         return stored, state
 
-    return optax.GradientTransformation(init, update)
+    return optax.GradientTransformation(init, update)  # pyright: ignore[reportArgumentType]
 
 
-def _fused(params: optax.Params) -> optax.Params:
+def _fused(params: Params) -> Params:
     """Anything shaped like the parameters, with every layer's projection as one W_QKV and a 2-D W_O."""
 
     def projection(weights: Weights) -> Weights:

@@ -3,6 +3,8 @@
 import dataclasses
 import json
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -10,7 +12,7 @@ from andrea_jax import benchmarks
 from andrea_jax.benchmarks import lens, programs, results, scoring, timing
 from andrea_jax.config import Model
 from andrea_jax.heads import scores
-from andrea_jax.model import initialise
+from andrea_jax.model import abstract
 from andrea_jax.plots import scoring_figures
 
 CONFIG = Model(vocab_size=17, seq_len=23, d_model=24, n_layer=1, n_head=3, positions="rotary")
@@ -49,7 +51,9 @@ def test_every_probe_has_targets_on_the_sequences_that_are_timed():
 @pytest.mark.skipif(lens.absent() is not None, reason="needs torch and transformer_lens")
 def test_transformer_lens_computes_the_same_scores():
     config, tokens = scoring._scored(TINY, 23)
-    asked, params = {name: scoring.probes(tokens)[name] for name in lens.SCORES}, initialise(config, 0)
+    asked = {name: scoring.probes(tokens)[name] for name in lens.SCORES}
+    rng = np.random.default_rng(3)  # weights whose patterns are far from even
+    params = jax.tree.map(lambda x: jnp.asarray(rng.normal(0, 0.5, x.shape), x.dtype), abstract(config))
     theirs, ours = (
         lens.measure(config, params, tokens, asked, 1)["scores"],
         scores.measure(config, params, tokens, asked),
