@@ -51,7 +51,7 @@ def finding(rows: Sequence[dict]) -> claims.Finding:
              f"(difference {claims.interval(gained[name])}), {one_layer[name].value:.2f} with {shallow} layer"
              for name in names]  # fmt: skip
     numbers = {"rows": list(rows), "gained": _numbers(gained), "second_layer": _numbers(second)}
-    return claims.Finding("C8", verdict, f"{'; '.join(parts)}; {risen.n} seeds, real text only", numbers)
+    return claims.Finding("C8", verdict, f"{'; '.join(parts)}; {risen.n} seeds; shuffled text: not measured", numbers)
 
 
 def _numbers(found: dict[str, Estimate]) -> dict:

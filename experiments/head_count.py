@@ -32,7 +32,8 @@ def finding(compared: RunsCompared) -> claims.Finding:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = claims.parser(__doc__, "configs/ablations/n-head.toml").parse_args(argv)
-    compared = compare_runs([one.run.path for one in claims.trained(args)])
+    claims.trained(args)
+    compared = compare_runs(args.config, args.overrides, args.runs)  # in the order of the sweep: the first is the base
     compared.save(args.out / "C10")
     return claims.report([finding(compared)], args.out)
 

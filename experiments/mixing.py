@@ -18,6 +18,7 @@ from andrea_jax.sweeps.comparing import RunsCompared, compare_runs
 from andrea_jax.trace import trace
 
 ROUNDING = 1e-5  # of the largest value
+MEASURES = ("heldout_loss", "specialization", "induction")
 
 
 def sum_of_heads(loaded: LoadedRun) -> float:
@@ -28,21 +29,21 @@ def sum_of_heads(loaded: LoadedRun) -> float:
 
 
 def finding(compared: RunsCompared, apart: float) -> claims.Finding:
-    losses = claims.against(compared, "heldout_loss")
-    special = claims.against(compared, "specialization")
+    losses, special, induction = (claims.against(compared, measure) for measure in MEASURES)
     worse = [name for name, one in losses.items() if one.verdict == "beyond noise" and one.value > 0]
     if apart > ROUNDING or not worse:
         verdict = claims.DOES_NOT
     else:
         verdict = claims.HOLDS if len(worse) == len(losses) else f"holds if {' and '.join(worse)}"
-    parts = [f"{name}: held-out loss {claims.interval(one)} nats, specialization {claims.interval(special[name])} "
-             f"({one.n} seeds)" for name, one in losses.items()]  # fmt: skip
+    parts = [f"{name}: held-out loss {claims.interval(one)} nats, specialization {claims.interval(special[name])}, "
+             f"best induction score {claims.interval(induction[name])} ({one.n} seeds)"
+             for name, one in losses.items()]  # fmt: skip
     sentence = f"the layer's output is the sum over heads to {apart:.0e}; {'; '.join(parts)}"
     numbers = {
         "sum_of_heads": apart,
         **{
             measure: {name: claims.as_numbers(one) for name, one in found.items()}
-            for measure, found in (("heldout_loss", losses), ("specialization", special))
+            for measure, found in zip(MEASURES, (losses, special, induction), strict=True)
         },
         "runs": compared.runs.to_dict("records"),
     }
@@ -52,7 +53,7 @@ def finding(compared: RunsCompared, apart: float) -> claims.Finding:
 def main(argv: Sequence[str] | None = None) -> int:
     args = claims.parser(__doc__, "configs/ablations/w-o.toml").parse_args(argv)
     runs = claims.trained(args)
-    compared = compare_runs([one.run.path for one in runs])
+    compared = compare_runs(args.config, args.overrides, args.runs)  # in the order of the sweep: the first is the base
     compared.save(args.out / "C7")
     free = next(one for one in runs if one.experiment.model.w_o == "free")
     return claims.report([finding(compared, sum_of_heads(free))], args.out)
