@@ -107,13 +107,19 @@ def _automatic(call: Call, preference: Sequence[Backend]) -> Backend:
         faster = backend.faster(call)
         if reasons[backend.name] is None and faster is not None and reasons[faster] is None:
             reasons[backend.name] = f'was measured to be slower than "{faster}" on such a call'
-    passed_over = [f'"{name}" {reason}' for name, reason in reasons.items() if reason is not None]
+    passed_over: dict[str, list[str]] = {}  # reason -> names, in the order of preference
     for backend in preference:
-        if reasons[backend.name] is None:
-            before = passed_over[: preference.index(backend)]
-            _say_once(f'attention on {call.device}: backend "{backend.name}" ({"; ".join(before) or _FASTEST})')
+        reason = reasons[backend.name]
+        if reason is None:
+            _say_once(f'attention on {call.device}: backend "{backend.name}" ({_in_words(passed_over) or _FASTEST})')
             return backend
-    raise UserError("no attention backend can run here: " + "; ".join(passed_over))
+        passed_over.setdefault(reason, []).append(f'"{backend.name}"')
+    raise UserError(f"no attention backend can run here: {_in_words(passed_over)}")
+
+
+def _in_words(passed_over: dict[str, list[str]]) -> str:
+    each = ((", ".join(names) + (" each" if len(names) > 1 else ""), reason) for reason, names in passed_over.items())
+    return "; ".join(f"{who} {reason}" for who, reason in each)
 
 
 _FASTEST = "the fastest that can run"
