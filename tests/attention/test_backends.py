@@ -65,7 +65,8 @@ def test_auto_says_once_what_it_chose_and_why(caplog, monkeypatch):
             choose("auto", H200, BACKENDS, AUTO)
             choose("auto", change(H200, head_dim=256), BACKENDS, AUTO)
     assert caplog.messages == [
-        'attention on cpu: backend "chunked" ("mosaic", "cudnn", "triton" each needs a CUDA device, and this one is cpu)',
+        'attention on cpu: backend "chunked" ("mosaic", "cudnn", "triton" each needs a CUDA device, and this one is '
+        "cpu)",
         'attention on NVIDIA GeForce RTX 4090: backend "cudnn" ("mosaic" needs Hopper\'s matrix instructions '
         "(compute capability 9.0), and NVIDIA GeForce RTX 4090 has 8.9)",
         'attention on NVIDIA H200: backend "mosaic" (the fastest that can run)',
