@@ -1,6 +1,7 @@
 """Attention: one function, several backends.
 
-`attention` is the only way in. A backend is a file of this folder with a `Backend` in it, listed in `BACKENDS`.
+`attention` is the way in, and `attention_fused` where q, k and v lie side by side in one array. A backend is a file of
+this folder with a `Backend` in it, listed in `BACKENDS`.
 """
 
 from typing import Literal, overload
@@ -9,10 +10,10 @@ import jax
 import jax.numpy as jnp
 
 from andrea_jax.attention import chunked, cudnn, mosaic, reference, triton
-from andrea_jax.attention.backends import Call, choose
+from andrea_jax.attention.backends import Call, choose, split
 from andrea_jax.errors import UserError
 
-__all__ = ["AUTO", "BACKENDS", "attention"]
+__all__ = ["AUTO", "BACKENDS", "attention", "attention_fused", "split"]
 
 BACKENDS = (reference.BACKEND, chunked.BACKEND, cudnn.BACKEND, mosaic.BACKEND, triton.BACKEND)
 # "auto" takes the first that can run, but for those that were measured to be slower (docs/log.md)
@@ -83,6 +84,46 @@ def attention(
         q, k, v, causal=causal, scale=used_scale, q_offset=q_offset, kv_length=kv_length, entropy=entropy
     )
     return (z, lse) if row_entropy is None else (z, lse, row_entropy)
+
+
+def attention_fused(
+    qkv: jax.Array,
+    n_head: int,
+    *,
+    backend: str = "auto",
+    causal: bool = True,
+    scale: float | None = None,
+    entropy: bool = False,
+) -> tuple[jax.Array, ...]:
+    """`attention` of q, k and v that are parts of one array, as a fused projection leaves them.
+
+    qkv is [batch, seq, n_head + 2·n_kv_head, head_dim], the heads ordered q | k | v. Backends that can ("mosaic" where
+    it need not pad, "triton") read it in place and write its gradient as one array. The others split it, which copies
+    it, and join the gradients of the parts, which copies them. Query i sees the keys j <= i if `causal`, else all.
+
+    Returns and raises what `attention` does.
+    """
+    _check_fused(qkv, n_head)
+    chosen = choose(backend, Call.of(qkv, causal, 0), BACKENDS, AUTO)
+    used_scale = qkv.shape[3] ** -0.5 if scale is None else float(scale)
+    if chosen.attend_fused is not None:
+        z, lse, row_entropy = chosen.attend_fused(qkv, n_head, causal=causal, scale=used_scale, entropy=entropy)
+    else:
+        z, lse, row_entropy = chosen.attend(
+            *split(qkv, n_head), causal=causal, scale=used_scale, q_offset=0, kv_length=None, entropy=entropy
+        )
+    return (z, lse) if row_entropy is None else (z, lse, row_entropy)
+
+
+def _check_fused(qkv: jax.Array, n_head: int) -> None:
+    if qkv.ndim != 4 or 0 in qkv.shape or not jnp.issubdtype(qkv.dtype, jnp.floating):
+        axes = "[batch, seq, n_head + 2·n_kv_head, head_dim]"
+        raise UserError(f"qkv must be floating {axes} with every axis 1 or more, not {jax.typeof(qkv)}")
+    n_kv_head, odd = divmod(qkv.shape[2] - n_head, 2)
+    if odd or n_kv_head < 1 or n_head < 1 or n_head % n_kv_head:
+        raise UserError(
+            f"qkv must have n_head + 2·n_kv_head heads, where n_kv_head divides n_head = {n_head}, not {qkv.shape[2]}"
+        )
 
 
 def _check(q: jax.Array, k: jax.Array, v: jax.Array, q_offset: int | jax.Array, kv_length: jax.Array | None) -> None:

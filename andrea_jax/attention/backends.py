@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import jax
+import jax.numpy as jnp
 from jax.core import Tracer
 
 from andrea_jax.errors import UserError, did_you_mean
@@ -71,6 +72,20 @@ class AttentionFunction(Protocol):
     ) -> tuple[jax.Array, jax.Array, jax.Array | None]: ...
 
 
+class FusedFunction(Protocol):
+    """The same for `andrea_jax.attention.attention_fused`."""
+
+    def __call__(
+        self, qkv: jax.Array, n_head: int, *, causal: bool, scale: float, entropy: bool
+    ) -> tuple[jax.Array, jax.Array, jax.Array | None]: ...
+
+
+def split(qkv: jax.Array, n_head: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """q, k and v of [batch, seq, n_head + 2·n_kv_head, head_dim], the heads ordered q | k | v: copies."""
+    q, k, v = jnp.split(qkv, [n_head, (qkv.shape[2] + n_head) // 2], axis=2)
+    return q, k, v
+
+
 @dataclass(frozen=True)
 class Backend:
     """One way to compute attention."""
@@ -80,6 +95,7 @@ class Backend:
     why_not: Callable[[Call], str | None]  # the reason it cannot run a call, as in "it ..."; None where it can
     # the name of a backend that was measured to be faster on such a call; "auto" takes that one where it can run too
     faster: Callable[[Call], str | None] = lambda call: None
+    attend_fused: FusedFunction | None = None  # reads q, k and v in place where they lie side by side; None: cannot
 
 
 def choose(name: str, call: Call, backends: Sequence[Backend], preference: Sequence[str]) -> Backend:

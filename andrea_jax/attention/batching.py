@@ -1,5 +1,10 @@
 """Teaches a kernel launch what XLA does not know of it: a mapped axis becomes part of the batch, and a partitioner may
-cut along the batch and the key-value heads. Gradients are the backends' own business (`jax.custom_vjp`)."""
+cut along the batch and the key-value heads. Gradients are the backends' own business (`jax.custom_vjp`).
+
+Heads are cut only where q, k and v are arrays of their own. Of one array q | k | v that is cut along its heads, no
+device has the q, k and v of the same heads: there XLA first gathers the heads, which training avoids (it splits W_QKV
+where `compute.mesh` cuts heads, `training/placement.py`).
+"""
 
 import re
 from collections.abc import Callable
@@ -13,9 +18,12 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 
-def for_each_batch_and_head(launch: Callable, *arrays: Array | None):
-    """`launch`(*arrays), for arrays [batch, length, heads, head_dim], [batch, heads, query] and [batch]."""
-    run = custom_vmap(_sharded(launch, *arrays))
+def for_each_batch_and_head(launch: Callable, *arrays: Array | None, fused: bool = False):
+    """`launch`(*arrays), for arrays [batch, length, heads, head_dim], [batch, heads, query] and [batch].
+
+    The first are q and k; or, `fused`, the first is all of q, k and v.
+    """
+    run = custom_vmap(_sharded(launch, fused, *arrays))
 
     @run.def_vmap
     def into_the_batch(n: int, mapped, *arrays):
@@ -23,28 +31,32 @@ def for_each_batch_and_head(launch: Callable, *arrays: Array | None):
             x = x if is_mapped else jnp.broadcast_to(x[None], (n, *x.shape))
             return x.reshape(-1, *x.shape[2:])
 
-        out = for_each_batch_and_head(launch, *jax.tree.map(fold, arrays, tuple(mapped)))
+        out = for_each_batch_and_head(launch, *jax.tree.map(fold, arrays, tuple(mapped)), fused=fused)
         out = jax.tree.map(lambda x: x.reshape(n, -1, *x.shape[1:]), out)
         return out, jax.tree.map(lambda _: True, out)
 
     return run(*arrays)
 
 
-def _sharded(launch: Callable, *arrays: Array | None) -> Callable:
+def _sharded(launch: Callable, fused: bool, *arrays: Array | None) -> Callable:
     """`launch` as a function that a partitioner may cut along the batch and the key-value heads, and nothing else."""
     if jax.device_count() == 1:  # nothing to cut, and the program says what it launches
         return launch
     q, k, *_ = arrays
-    assert q is not None and k is not None
-    group = q.shape[2] // k.shape[2]
-    heads_of = {k.shape[2]: "head", q.shape[2]: "head" if group == 1 else "(head group)"}
+    assert q is not None and (fused or k is not None)
+    group = 1 if fused or k is None else q.shape[2] // k.shape[2]
+
+    def heads_factor(heads: int) -> str:
+        if fused:
+            return f"heads{heads}"
+        return "head" if heads * group == q.shape[2] else "(head group)"
 
     def factors(x: Array | ShapeDtypeStruct) -> str:
         match x.shape:
             case (_, length, heads, _):
-                return f"batch length{length} {heads_of[heads]} dim"
+                return f"batch length{length} {heads_factor(heads)} dim"
             case (_, heads, length):
-                return f"batch {heads_of[heads]} length{length}"
+                return f"batch {heads_factor(heads)} length{length}"
         return "batch"
 
     results = jax.eval_shape(launch, *arrays)
@@ -54,6 +66,7 @@ def _sharded(launch: Callable, *arrays: Array | None) -> Callable:
 
     def partition(mesh: Mesh, arguments, results):
         batch, _, head, _ = (*arguments[0].sharding.spec, None, None, None, None)[:4]
+        head = None if fused else head
         axes = {1: P(batch), 3: P(batch, head), 4: P(batch, None, head)}
         inputs, outputs = jax.tree.map(lambda x: NamedSharding(mesh, axes[len(x.shape)]), (arguments, results))
         return mesh, launch, outputs, inputs

@@ -25,7 +25,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from andrea_jax.attention import short
 from andrea_jax.attention.backends import Backend
+from andrea_jax.attention.keeping import kept
 
 # The longest chunk of queries or keys; up to here a call is one straight-line pass without a loop.
 CHUNK = 256
@@ -48,6 +50,9 @@ def attention(
     entropy: bool,
 ) -> tuple[Array, Array, Array | None]:
     """(z, lse, entropy or None); arguments and shapes as in `andrea_jax.attention.attention`."""
+    from_zero = isinstance(q_offset, int) and q_offset == 0 and q.shape[1] == k.shape[1] <= CHUNK
+    if causal and from_zero and kv_length is None:
+        return short.attention(q, k, v, scale, entropy)
     return _attention(_Static(causal, scale, entropy, CHUNK), q, k, v, jnp.asarray(q_offset, jnp.int32), kv_length)
 
 
@@ -80,6 +85,7 @@ def _forward(static: _Static, q, k, v, q_offset, kv_length):
     _, (z, lse, entropy) = grid.for_queries(one_query_chunk, (), grid.split_queries(q))
     z = grid.join_queries(z).astype(q.dtype)
     lse, entropy = (None if x is None else jnp.swapaxes(grid.join_queries(x)[..., 0], 1, 2) for x in (lse, entropy))
+    z, lse, entropy = kept((z, lse, entropy))
     return (z, lse, entropy), (q, k, v, q_offset, kv_length, z, lse, entropy)
 
 

@@ -1,7 +1,8 @@
 """Attention by the project's own Pallas kernels on Mosaic GPU: Hopper (compute capability 9.0), bfloat16 and float16.
 
 q, k and v are read where they lie, [batch, seq, n_head, head_dim]: a head is a stride, nothing is transposed, and one
-launch serves all heads. lse and entropy come from the kernel in float32. Backward is two kernels (dq; dk and dv)
+launch serves all heads. Where they are parts of one array, q | k | v, it is read in place, and their gradients are
+written into one such array. lse and entropy come from the kernel in float32. Backward is two kernels (dq; dk and dv)
 without atomic additions. The equations are those of `chunked`.
 
 head_dim is padded to 16, 32, 48, 64, 80, 96, 128, 160, 192 or 256, and lengths to a multiple of 8, where they are not
@@ -17,8 +18,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from andrea_jax.attention.backends import Backend, Call
+from andrea_jax.attention.backends import Backend, Call, split
 from andrea_jax.attention.batching import for_each_batch_and_head
+from andrea_jax.attention.keeping import kept
 
 HEAD_DIMS = (16, 32, 48, 64, 80, 96, 128, 160, 192, 256)
 LONG = 4096  # queries from which three warpgroups a block pay off in the dq kernel (docs/log.md)
@@ -46,11 +48,22 @@ def attention(
             jnp.full(q.shape[:1], q_offset, jnp.int32),
             length if kv_length is None else jnp.clip(kv_length, 0, length),
         )
-    interpreter = _interpreter[-1] if _interpreter else None
-    static = _Static(causal, scale, entropy, k.shape[1], interpreter)
-    z, lse, *rest = _attention(static, *(_padded(x) for x in (q, k, v)), *limits)
+    static = _Static(causal, scale, entropy, k.shape[1], _interpreter[-1] if _interpreter else None)
+    z, lse, *rest = _attention(static, tuple(_padded(x) for x in (q, k, v)), *limits)
     n_query, head_dim = q.shape[1], q.shape[3]
     return z[:, :n_query, :, :head_dim], lse[..., :n_query], rest[0][..., :n_query] if rest else None
+
+
+def attention_fused(
+    qkv: Array, n_head: int, *, causal: bool, scale: float, entropy: bool
+) -> tuple[Array, Array, Array | None]:
+    """(z, lse, entropy or None); arguments and shapes as in `andrea_jax.attention.attention_fused`."""
+    if scale <= 0 or _padding(qkv.shape) is not None:  # what is changed or padded is copied anyway
+        q, k, v = split(qkv, n_head)
+        return attention(q, k, v, causal=causal, scale=scale, q_offset=0, kv_length=None, entropy=entropy)
+    static = _Static(causal, scale, entropy, qkv.shape[1], _interpreter[-1] if _interpreter else None, n_head)
+    z, lse, *rest = _attention(static, (qkv,), None, None)
+    return z, lse, rest[0] if rest else None
 
 
 @contextlib.contextmanager
@@ -69,48 +82,68 @@ class _Static(NamedTuple):
     entropy: bool
     length: int  # of the keys, without padding
     interpreter: object
+    n_head: int | None = None  # where q, k and v are parts of one array; how else to tell q's heads from the others?
+
+    @property
+    def fused(self) -> bool:
+        return self.n_head is not None
+
+    def parts(self, arrays: tuple) -> tuple[Array, Array, Array, tuple]:
+        """The arrays that hold q, k and v, and what comes after them."""
+        if self.n_head is None:
+            return *arrays[:3], arrays[3:]
+        return arrays[0], arrays[0], arrays[0], arrays[1:]
+
+
+def _padding(shape: tuple[int, ...]) -> tuple[tuple[int, int], ...] | None:
+    """What to add behind the last position and the last component, up to what the kernels take; None: nothing."""
+    head_dim = next(size for size in HEAD_DIMS if size >= shape[3])
+    more = ((0, 0), (0, -shape[1] % 8), (0, 0), (0, head_dim - shape[3]))
+    return more if any(after for _, after in more) else None
 
 
 def _padded(x: Array) -> Array:
-    """Zeros behind the last position and the last component, up to what the kernels take."""
-    head_dim = next(size for size in HEAD_DIMS if size >= x.shape[3])
-    more = ((0, 0), (0, -x.shape[1] % 8), (0, 0), (0, head_dim - x.shape[3]))
-    return jnp.pad(x, more) if any(after for _, after in more) else x
+    more = _padding(x.shape)
+    return x if more is None else jnp.pad(x, more)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attention(static: _Static, q, k, v, q_offset, kv_length):
-    return _forward(static, q, k, v, q_offset, kv_length)[0]
+def _attention(static: _Static, tensors, q_offset, kv_length):
+    """tensors: q, k and v, or all three in one."""
+    return _forward(static, tensors, q_offset, kv_length)[0]
 
 
-def _forward(static: _Static, *inputs):
-    outputs = for_each_batch_and_head(partial(_launch_forward, static), *inputs)
-    return outputs, (*inputs, *outputs)
+def _forward(static: _Static, tensors, *limits):
+    launch = partial(_launch_forward, static)
+    outputs = kept(for_each_batch_and_head(launch, *tensors, *limits, fused=static.fused))
+    return outputs, (tensors, limits, outputs)
 
 
 def _backward(static: _Static, saved, cotangents):
-    q, k, v, q_offset, kv_length, z, *rows = saved
-    dz = cotangents[0].astype(q.dtype)
+    tensors, limits, (z, *rows) = saved
+    dz = cotangents[0].astype(z.dtype)
     numbers = _row_numbers(static.scale, z, dz, rows, cotangents[1:])
     launch = partial(_launch_backward, static)
-    return *for_each_batch_and_head(launch, q, k, v, q_offset, kv_length, dz, *numbers), None, None
+    return for_each_batch_and_head(launch, *tensors, *limits, dz, *numbers, fused=static.fused), None, None
 
 
 _attention.defvjp(_forward, _backward)
 
 
-def _launch_forward(static: _Static, q, k, v, *limits):
+def _launch_forward(static: _Static, *arrays):
     from andrea_jax.attention.mosaic_forward import forward  # Pallas is loaded where it is used
 
+    q, k, v, limits = static.parts(arrays)
     spec = _spec(static, q, k, limits)
     arguments = (static.interpreter, q, k, v, limits if spec.limited else ())
     z, *rows = forward(spec, _forward_tiles(spec.head_dim), _blocks(), *arguments)
     return z, *(row[..., : q.shape[1]] for row in rows)
 
 
-def _launch_backward(static: _Static, q, k, v, q_offset, kv_length, dz, *numbers):
+def _launch_backward(static: _Static, *arrays):
     from andrea_jax.attention.mosaic_backward import backward_kv, backward_q
 
+    q, k, v, (q_offset, kv_length, dz, *numbers) = static.parts(arrays)
     spec = _spec(static, q, k, (q_offset, kv_length))
     more = -(-spec.n_query // 384) * 384 - spec.n_query  # to whole tiles of two and of three warpgroups
     rows = [jnp.pad(x, ((0, 0), (0, 0), (0, more))) for x in numbers]
@@ -118,9 +151,13 @@ def _launch_backward(static: _Static, q, k, v, q_offset, kv_length, dz, *numbers
     arguments = (_blocks(), static.interpreter, q, k, v, dz, rows, limits)
     tiles_q, tiles_kv = _backward_tiles(spec.head_dim, spec.n_query)
     dq = backward_q(spec, tiles_q, *arguments)
-    if spec.head_dim <= 128:
-        return dq, *backward_kv(spec, tiles_kv, *arguments)
-    return dq, *(backward_kv(spec, tiles_kv, *arguments, wanted=(name,))[0] for name in ("k", "v"))
+    at_once = (("k", "v"),) if spec.head_dim <= 128 else (("k",), ("v",))
+    if not spec.fused:
+        return dq, *(x for wanted in at_once for x in backward_kv(spec, tiles_kv, *arguments, wanted))
+    together = jax.new_ref(dq)  # what follows is written into its memory
+    for wanted in at_once:
+        backward_kv(spec, tiles_kv, *arguments, wanted, together)
+    return (jax.freeze(together),)
 
 
 def _row_numbers(scale: float, z: Array, dz: Array, rows, drows) -> list[Array]:
@@ -139,9 +176,11 @@ def _spec(static: _Static, q: Array, k: Array, limits):
     from andrea_jax.attention.mosaic_parts import Spec
 
     (batch, n_query, n_head, head_dim), (_, n_key, n_kv_head, _) = q.shape, k.shape
+    if static.n_head is not None:
+        n_head, n_kv_head = static.n_head, (n_head - static.n_head) // 2
     return Spec(
         batch, n_query, n_key, n_head, n_kv_head, head_dim, q.dtype.name, static.causal, static.scale, static.entropy,
-        static.length, limits[0] is not None,
+        static.length, limits[0] is not None, static.fused,
     )  # fmt: skip
 
 
@@ -195,4 +234,4 @@ def _faster(call: Call) -> str | None:
     return "cudnn" if call.head_dim > 96 else None
 
 
-BACKEND = Backend("mosaic", attention, _why_not, _faster)
+BACKEND = Backend("mosaic", attention, _why_not, _faster, attention_fused)

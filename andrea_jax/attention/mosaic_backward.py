@@ -21,7 +21,8 @@ from andrea_jax.attention.mosaic_parts import BY_COLUMN, BY_ROW, ROWS, Schedule,
 
 
 def backward_q(spec: Spec, tiles: Tiles, blocks: int, interpret, q, k, v, dz, rows, limits) -> Array:
-    """dq. rows: lse, shift (and slope), float32 [batch, n_head, query] padded to a multiple of 128."""
+    """dq; where `spec.fused`, in an array of q's shape that waits for the rest. rows: lse, shift (and slope), float32
+    [batch, n_head, query] padded to a multiple of 128."""
     schedule = Schedule(-(-spec.n_query // tiles.rows), spec.batch * spec.n_head, blocks, large_last=True)
     buffers = scratch(spec, tiles, interpret, len(rows), owned_rows=True, n_out=1)
     out = [jax.ShapeDtypeStruct(q.shape, spec.dtype)]
@@ -36,25 +37,30 @@ def backward_q(spec: Spec, tiles: Tiles, blocks: int, interpret, q, k, v, dz, ro
 
 
 def backward_kv(
-    spec: Spec, tiles: Tiles, blocks: int, interpret, q, k, v, dz, rows, limits, wanted: tuple[str, ...] = ("k", "v")
+    spec: Spec, tiles: Tiles, blocks: int, interpret, q, k, v, dz, rows, limits, wanted: tuple[str, ...], together=None
 ) -> list[Array]:
-    """dk and dv, or one of them: both do not fit into the registers of a wide head."""
+    """dk and dv, or one of them: both do not fit into the registers of a wide head.
+
+    Where `spec.fused` they are written into `together`, a ref to an array of all gradients, and nothing is returned.
+    """
     schedule = Schedule(-(-spec.n_key // tiles.rows), spec.batch * spec.n_kv_head, blocks, large_last=False)
     buffers = scratch(spec, tiles, interpret, len(rows), owned_rows=False, n_out=len(wanted))
-    out = [jax.ShapeDtypeStruct(k.shape, spec.dtype) for _ in wanted]
+    out = [] if spec.fused else [jax.ShapeDtypeStruct(k.shape, spec.dtype) for _ in wanted]
+    operands = (k, v, q, dz, *rows, *limits, *((together,) if spec.fused else ()))
 
     def attention_backward_kv(refs):
         kernel = _BackwardKV(spec, tiles, schedule, refs, wanted)
         parts.roles(tiles, kernel.compute, kernel.load)
 
-    return parts.run(attention_backward_kv, spec, tiles, schedule, out, buffers, interpret, k, v, q, dz, *rows, *limits)
+    return parts.run(attention_backward_kv, spec, tiles, schedule, out, buffers, interpret, *operands)
 
 
 class _BackwardQ(Gradients):
     """Owns tiles of q and dz, walks along the keys and values that they see."""
 
     def __init__(self, spec: Spec, tiles: Tiles, schedule: Schedule, refs):
-        super().__init__(spec, tiles, schedule, refs, spec.n_head, n_out=1)
+        super().__init__(spec, tiles, schedule, refs, spec.n_head)
+        self.walked_first = spec.first_heads[1:]
         self.owned_in_registers = refs.staged is None and spec.head_dim <= 64 and tiles.groups <= 2
 
     def steps(self, last_row: Array, offset: Array, length: Array) -> Array:
@@ -107,8 +113,12 @@ class _BackwardKV(Gradients):
     """Owns tiles of k and v, walks along the queries (of every head of the group) that see them."""
 
     def __init__(self, spec: Spec, tiles: Tiles, schedule: Schedule, refs, wanted: tuple[str, ...]):
-        super().__init__(spec, tiles, schedule, refs, spec.n_kv_head, n_out=len(wanted))
+        super().__init__(spec, tiles, schedule, refs, spec.n_kv_head)
         self.wanted = wanted
+        self.owned_first = spec.first_heads[1:]
+        self.out_first = tuple(first for name, first in zip("kv", self.owned_first, strict=True) if name in wanted)
+        if spec.fused:
+            self.out_refs = self.out_refs * len(wanted)  # one array for both
         self.n_tiles = -(-spec.n_query // tiles.block)
 
     def _first_tile(self, key: Array, offset: Array, length: Array, whole: bool) -> Array:

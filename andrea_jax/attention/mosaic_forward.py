@@ -93,12 +93,12 @@ class _Forward:
         def load_step(j: Array) -> None:
             at = rem(before + j, tiles.stages)
             rows = (sequence, pl.ds((steps - 1 - j) * tiles.block, tiles.block))
-            for ref, buffers, full, free in (
-                (self.k_ref, refs.k, refs.k_full, refs.k_free),
-                (self.v_ref, refs.v, refs.v_full, refs.v_free),
+            for ref, first, buffers, full, free in (
+                (self.k_ref, spec.first_heads[1], refs.k, refs.k_full, refs.k_free),
+                (self.v_ref, spec.first_heads[2], refs.v, refs.v_full, refs.v_free),
             ):
                 pl.when(before + j >= tiles.stages)(functools.partial(plgpu.barrier_wait, free.at[at]))
-                parts.load_head(spec, ref, rows, kv_head, buffers, (at,), full.at[at])
+                parts.load_head(spec, ref, rows, first + kv_head, buffers, (at,), full.at[at])
 
         parts.loop(0, steps, load_step)
         return before + steps

@@ -46,13 +46,17 @@ class Gradients(ABC):
     """What both kernels do: own tiles, walk along the other axis, score, and write."""
 
     owned_in_registers = False
+    # where the heads of each tensor begin in its array
+    owned_first: tuple[int, ...] = (0, 0)
+    walked_first: tuple[int, ...] = (0, 0)
+    out_first: tuple[int, ...] = (0,)
 
-    def __init__(self, spec: Spec, tiles: Tiles, schedule: Schedule, refs, n_heads: int, n_out: int):
+    def __init__(self, spec: Spec, tiles: Tiles, schedule: Schedule, refs, n_heads: int):
         self.spec, self.tiles, self.schedule, self.refs, self.n_heads = spec, tiles, schedule, refs, n_heads
-        inputs, self.out_refs = refs.arrays[: len(refs.arrays) - n_out], refs.arrays[len(refs.arrays) - n_out :]
-        n_rows = 3 if spec.entropy else 2
-        self.owned_refs, self.walked_refs = inputs[:2], inputs[2:4]
-        self.row_refs, self.limit_refs = inputs[4 : 4 + n_rows], inputs[4 + n_rows :]
+        n_rows, n_limits = 3 if spec.entropy else 2, 2 if spec.limited else 0
+        self.owned_refs, self.walked_refs, rest = refs.arrays[:2], refs.arrays[2:4], refs.arrays[4:]
+        self.row_refs, rest = rest[:n_rows], rest[n_rows:]
+        self.limit_refs, self.out_refs = rest[:n_limits], rest[n_limits:]
         self.block = lax.axis_index("block")
         self.scale2 = spec.scale * LOG2E
 
@@ -81,8 +85,8 @@ class Gradients(ABC):
         for group in range(self.tiles.groups):
             rows = (sequence, pl.ds(tile * self.tiles.rows + group * ROWS, ROWS))
             full = refs.owned_full.at[slot, group]
-            for ref, buffers in zip(self.owned_refs, refs.owned, strict=True):
-                parts.load_head(self.spec, ref, rows, head, buffers, (slot, group), full)
+            for ref, first, buffers in zip(self.owned_refs, self.owned_first, refs.owned, strict=True):
+                parts.load_head(self.spec, ref, rows, first + head, buffers, (slot, group), full)
             for n, ref in enumerate(self.row_refs if with_rows else ()):
                 plgpu.copy_gmem_to_smem(ref.at[sequence, head, rows[1]], refs.rows.at[n, slot, group], full)
 
@@ -93,7 +97,8 @@ class Gradients(ABC):
         fulls, frees = (refs.first_full, refs.second_full), (refs.first_free, refs.second_free)
         for i in range(2):
             pl.when(step >= self.tiles.stages)(functools.partial(plgpu.barrier_wait, frees[i].at[at]))
-            parts.load_head(self.spec, self.walked_refs[i], rows, head, refs.walked[i], (at,), fulls[i].at[at])
+            first = self.walked_first[i] + head
+            parts.load_head(self.spec, self.walked_refs[i], rows, first, refs.walked[i], (at,), fulls[i].at[at])
             for n, ref in enumerate(self.row_refs if with_rows and i == 0 else ()):
                 plgpu.copy_gmem_to_smem(ref.at[sequence, head, rows[1]], refs.rows.at[n, at], fulls[i].at[at])
 
@@ -159,5 +164,5 @@ class Gradients(ABC):
         rows = (self.sequence, pl.ds(self.first_row, ROWS))
         plgpu.barrier_arrive(self.refs.owned_free.at[self.slot])
         plgpu.wait_smem_to_gmem(0, wait_read_only=True)  # of the unit before
-        for i, (values, ref) in enumerate(zip(results, self.out_refs, strict=True)):
-            parts.store_head(self.spec, values, self.refs.out, (i, self.group), ref, rows, self.head)
+        for i, (values, ref, first) in enumerate(zip(results, self.out_refs, self.out_first, strict=True)):
+            parts.store_head(self.spec, values, self.refs.out, (i, self.group), ref, rows, first + self.head)

@@ -49,10 +49,16 @@ class Spec:
     entropy: bool
     length: int  # keys that exist, without padding
     limited: bool  # q_offset and length of each sequence are read from two arrays int32 [batch]; else 0 and `length`
+    fused: bool  # q, k and v, and their gradients, lie in one array each, heads ordered q | k | v
 
     @property
     def group(self) -> int:
         return self.n_head // self.n_kv_head
+
+    @property
+    def first_heads(self) -> tuple[int, int, int]:
+        """Where the heads of q, k and v, or of their gradients, begin in their arrays."""
+        return (0, self.n_head, self.n_head + self.n_kv_head) if self.fused else (0, 0, 0)
 
     @property
     def pieces(self) -> tuple[tuple[int, int], ...]:

@@ -4,7 +4,9 @@
 Equations and letters: `andrea_jax.attention.chunked`. Scores are kept in units of log 2, t = S / log 2, so that an
 exponential is one exp2 with the scale folded in; t_sum is lse in those units. Arrays are read in place, contiguous: q
 [batch, query, n_head, head_dim] and its like, k and v [batch, key, n_kv_head, head_dim] and theirs, rows float32
-[batch, n_head, query]. A head is a stride. Tiles have powers of two for sizes, and zeros where head_dim is none.
+[batch, n_head, query]. A head is a stride. q, k and v may be one array of Q_HEADS = KV_HEADS heads, where k's begin
+at K_FIRST and v's at V_FIRST; their gradients are one such array then. Tiles have powers of two for sizes, and zeros
+where head_dim is none.
 
 A program owns one tile of rows of one head: `forward` and `backward_queries` one of queries, which walks over the keys
 that it sees; `backward_keys` one of keys, which walks over the queries that see it, of every head of the group. A walk
@@ -39,15 +41,31 @@ UNSEEN = constexpr(1e30)
 def forward(
     q, k, v, q_offset, kv_length, z, t_sum, entropy, n_query, n_key,
     SCALE: constexpr, CAUSAL: constexpr, N_HEAD: constexpr, N_KV_HEAD: constexpr, HEAD_DIM: constexpr,
+    Q_HEADS: constexpr, KV_HEADS: constexpr, K_FIRST: constexpr, V_FIRST: constexpr,
     QUERIES: constexpr, KEYS: constexpr,
 ):  # fmt: skip
     """z, t_sum and entropy. SCALE is the scale in units of log 2."""
     start, head, batch = place(n_query, N_HEAD, QUERIES)
     start = (tl.cdiv(n_query, QUERIES) - 1) * QUERIES - start  # the last of a causal mask take longest, and are first
+    forward_tile(
+        start, head, batch, q, k, v, q_offset, kv_length, z, t_sum, entropy, n_query, n_key,
+        SCALE, CAUSAL, N_HEAD, N_KV_HEAD, HEAD_DIM, Q_HEADS, KV_HEADS, K_FIRST, V_FIRST, QUERIES, KEYS,
+    )  # fmt: skip
+
+
+@triton.jit
+def forward_tile(
+    start, head, batch, q, k, v, q_offset, kv_length, z, t_sum, entropy, n_query, n_key,
+    SCALE: constexpr, CAUSAL: constexpr, N_HEAD: constexpr, N_KV_HEAD: constexpr, HEAD_DIM: constexpr,
+    Q_HEADS: constexpr, KV_HEADS: constexpr, K_FIRST: constexpr, V_FIRST: constexpr,
+    QUERIES: constexpr, KEYS: constexpr,
+):  # fmt: skip
+    """`forward` of one tile of queries."""
+    kv_head = head // (N_HEAD // N_KV_HEAD)
     whole, stop, last = keys_seen(batch, start, n_query, n_key, q_offset, kv_length, CAUSAL, QUERIES, KEYS)
-    k_at = at(k, batch, n_key, head // (N_HEAD // N_KV_HEAD), 0, N_KV_HEAD, HEAD_DIM, KEYS)
-    v_at = at(v, batch, n_key, head // (N_HEAD // N_KV_HEAD), 0, N_KV_HEAD, HEAD_DIM, KEYS)
-    q_tile = load(at(q, batch, n_query, head, start, N_HEAD, HEAD_DIM, QUERIES), start, n_query, HEAD_DIM, True)
+    k_at = at(k, batch, n_key, K_FIRST + kv_head, 0, KV_HEADS, HEAD_DIM, KEYS)
+    v_at = at(v, batch, n_key, V_FIRST + kv_head, 0, KV_HEADS, HEAD_DIM, KEYS)
+    q_tile = load(at(q, batch, n_query, head, start, Q_HEADS, HEAD_DIM, QUERIES), start, n_query, HEAD_DIM, True)
 
     m = tl.full([QUERIES], FLOOR, tl.float32)
     l = tl.zeros([QUERIES], tl.float32)
@@ -56,7 +74,7 @@ def forward(
     for MASKED in tl.static_range(2):
         m, l, w, a = _add_keys(
             m, l, w, a, q_tile, k_at, v_at, last, whole if MASKED else 0, stop if MASKED else whole,
-            SCALE, N_KV_HEAD * HEAD_DIM, HEAD_DIM, KEYS, entropy is not None, MASKED,
+            SCALE, KV_HEADS * HEAD_DIM, HEAD_DIM, KEYS, entropy is not None, MASKED,
         )  # fmt: skip
 
     empty = l == 0.0
@@ -101,15 +119,17 @@ def _add_keys(
 def backward_queries(
     q, k, v, q_offset, kv_length, z, t_sum, entropy, dz, dlse, dentropy, dq, rows, n_query, n_key,
     SCALE: constexpr, CAUSAL: constexpr, N_HEAD: constexpr, N_KV_HEAD: constexpr, HEAD_DIM: constexpr,
+    Q_HEADS: constexpr, KV_HEADS: constexpr, K_FIRST: constexpr, V_FIRST: constexpr,
     QUERIES: constexpr, KEYS: constexpr,
 ):  # fmt: skip
     """dq, and for `backward_keys` rows [batch, n_head, query, 4]: t_sum, delta and slope of `_rows`, and nothing."""
     start, head, batch = place(n_query, N_HEAD, QUERIES)
     start = (tl.cdiv(n_query, QUERIES) - 1) * QUERIES - start  # the last of a causal mask take longest, and are first
+    kv_head = head // (N_HEAD // N_KV_HEAD)
     whole, stop, last = keys_seen(batch, start, n_query, n_key, q_offset, kv_length, CAUSAL, QUERIES, KEYS)
-    k_at = at(k, batch, n_key, head // (N_HEAD // N_KV_HEAD), 0, N_KV_HEAD, HEAD_DIM, KEYS)
-    v_at = at(v, batch, n_key, head // (N_HEAD // N_KV_HEAD), 0, N_KV_HEAD, HEAD_DIM, KEYS)
-    q_tile = load(at(q, batch, n_query, head, start, N_HEAD, HEAD_DIM, QUERIES), start, n_query, HEAD_DIM, True)
+    k_at = at(k, batch, n_key, K_FIRST + kv_head, 0, KV_HEADS, HEAD_DIM, KEYS)
+    v_at = at(v, batch, n_key, V_FIRST + kv_head, 0, KV_HEADS, HEAD_DIM, KEYS)
+    q_tile = load(at(q, batch, n_query, head, start, Q_HEADS, HEAD_DIM, QUERIES), start, n_query, HEAD_DIM, True)
     z_tile = load(at(z, batch, n_query, head, start, N_HEAD, HEAD_DIM, QUERIES), start, n_query, HEAD_DIM, True)
     dz_tile = load(at(dz, batch, n_query, head, start, N_HEAD, HEAD_DIM, QUERIES), start, n_query, HEAD_DIM, True)
 
@@ -126,10 +146,10 @@ def backward_queries(
         dq_tile = _add_keys_backward(
             dq_tile, q_tile, dz_tile, t_sum, delta, slope, k_at, v_at, last,
             whole if MASKED else 0, stop if MASKED else whole,
-            SCALE, N_KV_HEAD * HEAD_DIM, HEAD_DIM, KEYS, dentropy is not None, MASKED,
+            SCALE, KV_HEADS * HEAD_DIM, HEAD_DIM, KEYS, dentropy is not None, MASKED,
         )  # fmt: skip
     dq_tile *= SCALE * LOG_2
-    store(at(dq, batch, n_query, head, start, N_HEAD, HEAD_DIM, QUERIES), dq_tile, start, n_query, HEAD_DIM)
+    store(at(dq, batch, n_query, head, start, Q_HEADS, HEAD_DIM, QUERIES), dq_tile, start, n_query, HEAD_DIM)
 
 
 @triton.jit
@@ -157,43 +177,47 @@ def _add_keys_backward(
 def backward_keys(
     q, k, v, q_offset, kv_length, dz, rows, dentropy, dk, dv, n_query, n_key,
     SCALE: constexpr, CAUSAL: constexpr, N_HEAD: constexpr, N_KV_HEAD: constexpr, HEAD_DIM: constexpr,
+    Q_HEADS: constexpr, KV_HEADS: constexpr, K_FIRST: constexpr, V_FIRST: constexpr,
     QUERIES: constexpr, KEYS: constexpr, RAGGED: constexpr,
 ):  # fmt: skip
-    """dk and dv. RAGGED: the last tile of queries is not full."""
+    """dk and dv; both into dk, where dv is None. RAGGED: the last tile of queries is not full."""
     start, kv_head, batch = place(n_key, N_KV_HEAD, KEYS)
     first, whole, stop, position, n_seen = queries_that_see(
         batch, start, n_query, n_key, q_offset, kv_length, CAUSAL, QUERIES, KEYS
     )
-    k_tile = load(at(k, batch, n_key, kv_head, start, N_KV_HEAD, HEAD_DIM, KEYS), start, n_key, HEAD_DIM, True)
-    v_tile = load(at(v, batch, n_key, kv_head, start, N_KV_HEAD, HEAD_DIM, KEYS), start, n_key, HEAD_DIM, True)
+    k_tile = load(at(k, batch, n_key, K_FIRST + kv_head, start, KV_HEADS, HEAD_DIM, KEYS), start, n_key, HEAD_DIM, True)
+    v_tile = load(at(v, batch, n_key, V_FIRST + kv_head, start, KV_HEADS, HEAD_DIM, KEYS), start, n_key, HEAD_DIM, True)
 
     key = start + tl.arange(0, KEYS)
     dk_tile = tl.zeros(k_tile.shape, tl.float32)
     dv_tile = tl.zeros(k_tile.shape, tl.float32)
     for i in range(N_HEAD // N_KV_HEAD):
         head = kv_head * (N_HEAD // N_KV_HEAD) + i
-        q_at = at(q, batch, n_query, head, 0, N_HEAD, HEAD_DIM, QUERIES)
+        q_at = at(q, batch, n_query, head, 0, Q_HEADS, HEAD_DIM, QUERIES)
         dz_at = at(dz, batch, n_query, head, 0, N_HEAD, HEAD_DIM, QUERIES)
         rows_at = rows + (tl.cast(batch, tl.int64) * N_HEAD + head) * n_query * 4 + tl.arange(0, 4 * QUERIES)
         for WHOLE in tl.static_range(2):
             dk_tile, dv_tile = _add_queries(
                 dk_tile, dv_tile, k_tile, v_tile, q_at, dz_at, rows_at, key - position, n_query,
                 whole if WHOLE else first, stop if WHOLE else whole,
-                SCALE, N_HEAD * HEAD_DIM, HEAD_DIM, QUERIES, dentropy is not None, 1 - WHOLE, RAGGED,
+                SCALE, Q_HEADS * HEAD_DIM, N_HEAD * HEAD_DIM, HEAD_DIM, QUERIES, dentropy is not None, 1 - WHOLE,
+                RAGGED,
             )  # fmt: skip
 
     exists = (key < n_seen)[:, None]
     dk_tile = tl.where(exists, dk_tile * (SCALE * LOG_2), 0.0)
     dv_tile = tl.where(exists, dv_tile, 0.0)
-    store(at(dk, batch, n_key, kv_head, start, N_KV_HEAD, HEAD_DIM, KEYS), dk_tile, start, n_key, HEAD_DIM)
-    store(at(dv, batch, n_key, kv_head, start, N_KV_HEAD, HEAD_DIM, KEYS), dv_tile, start, n_key, HEAD_DIM)
+    if dv is None:
+        dv = dk
+    store(at(dk, batch, n_key, K_FIRST + kv_head, start, KV_HEADS, HEAD_DIM, KEYS), dk_tile, start, n_key, HEAD_DIM)
+    store(at(dv, batch, n_key, V_FIRST + kv_head, start, KV_HEADS, HEAD_DIM, KEYS), dv_tile, start, n_key, HEAD_DIM)
 
 
 @triton.jit
 def _add_queries(
     dk_tile, dv_tile, k_tile, v_tile, q_at, dz_at, rows_at, first, n_query, start, stop,
-    SCALE: constexpr, ROW: constexpr, HEAD_DIM: constexpr, QUERIES: constexpr, ENTROPY: constexpr, MASKED: constexpr,
-    RAGGED: constexpr,
+    SCALE: constexpr, Q_ROW: constexpr, DZ_ROW: constexpr, HEAD_DIM: constexpr, QUERIES: constexpr, ENTROPY: constexpr,
+    MASKED: constexpr, RAGGED: constexpr,
 ):  # fmt: skip
     """dk / scale and dv of a tile of keys, with the queries from `start` to `stop` added; patterns are [key, query].
 
@@ -201,8 +225,8 @@ def _add_queries(
     """
     if start < stop:
         for i in range(start, stop, QUERIES):
-            q_tile = load(q_at + tl.cast(i, tl.int64) * ROW, i, n_query, HEAD_DIM, RAGGED)
-            dz_tile = load(dz_at + tl.cast(i, tl.int64) * ROW, i, n_query, HEAD_DIM, RAGGED)
+            q_tile = load(q_at + tl.cast(i, tl.int64) * Q_ROW, i, n_query, HEAD_DIM, RAGGED)
+            dz_tile = load(dz_at + tl.cast(i, tl.int64) * DZ_ROW, i, n_query, HEAD_DIM, RAGGED)
             t_sum, delta, slope = load_rows(rows_at + 4 * i, 4 * (n_query - i), QUERIES, RAGGED)
             log2_p = tl.dot(k_tile, tl.trans(q_tile), input_precision="ieee") * SCALE - t_sum[None, :]
             p = tl.exp2(log2_p)

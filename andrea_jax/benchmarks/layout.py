@@ -1,9 +1,10 @@
-"""How the heads lie in memory (C11), and how many kernels serve them (C12).
+"""How the heads lie in memory (C11), and how many kernels and programs serve them (C12).
 
 Every arrangement computes the same attention with the same backend; z lies as q does. "In place" is the layout of this
-project, [batch, seq, n_head, head_dim], where a head's rows are n_head·head_dim numbers apart. "Contiguous" is that of
-the lesson, [batch, n_head, seq, head_dim]: handed over as batch·n_head sequences of one head each, so that the backend
-reads exactly this memory.
+project, [batch, seq, n_head, head_dim], where a head's rows are n_head·head_dim numbers apart. q, k and v can also be
+parts of one array, as a fused projection leaves them: read there, or sliced first. "Contiguous" is that of the lesson,
+[batch, n_head, seq, head_dim]: handed over as batch·n_head sequences of one head each, so that the backend reads
+exactly this memory.
 """
 
 import math
@@ -17,27 +18,29 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from andrea_jax.attention import attention_fused
 from andrea_jax.benchmarks.attention import NAMES, z_of
+from andrea_jax.benchmarks.grids import GRIDS
 from andrea_jax.benchmarks.peers import Attend, known
 from andrea_jax.benchmarks.programs import Call, JaxCall, Row
 from andrea_jax.benchmarks.results import Results, relative
-from andrea_jax.benchmarks.shapes import SHORT, SMALL, Shape, dtype_here, flops, inputs, with_backward
+from andrea_jax.benchmarks.shapes import LONG, SHORT, SMALL, Shape, dtype_here, flops, inputs, with_backward
 from andrea_jax.benchmarks.timing import Job, Tell, run, why
 from andrea_jax.compiled import launches
 from andrea_jax.plots import benchmark_figures, benchmark_findings
 
 PASSES = ("forward", "forward + backward")
-N_HEADS = (1, 3, 12, 24)
+N_HEADS = (1, 12, 24)
 IN_PLACE = "in place"
 
 
 @dataclass(frozen=True)
 class Arrangement:
-    """prepare: q, k, v -> what is given, not timed. arrange: shape, a backend's attention -> what is timed, of that."""
+    """prepare: q, k, v -> what is given, not timed. arrange: shape, a backend -> what is timed, of that."""
 
     name: str
     prepare: Callable[[Array, Array, Array], tuple[Array, ...]]
-    arrange: Callable[[Shape, Attend], Call]
+    arrange: Callable[[Shape, str], Call]
 
 
 def contiguous(x: Array) -> Array:
@@ -54,6 +57,13 @@ def strided(x: Array, n_head: int) -> Array:
 def _side_by_side(q: Array, k: Array, v: Array) -> tuple[Array]:
     """[q | k | v] as x·W_QKV leaves it, [batch, seq, 3·n_head·head_dim]."""
     return (jnp.concatenate([x.reshape(*x.shape[:2], -1) for x in (q, k, v)], axis=2),)
+
+
+def _of_parts(shape: Shape, backend: str) -> Call:
+    def z(qkv):
+        return attention_fused(qkv.reshape(*qkv.shape[:2], -1, shape.head_dim), shape.n_head, backend=backend)[0]
+
+    return z
 
 
 def _of_slices(head_dim: int, attend: Attend) -> Call:
@@ -83,15 +93,13 @@ def _as_they_are(*arrays: Array) -> tuple[Array, ...]:
 
 
 ARRANGEMENTS = (
-    Arrangement(IN_PLACE, _as_they_are, lambda shape, attend: attend),
-    Arrangement("slices of q|k|v", _side_by_side, lambda shape, attend: _of_slices(shape.head_dim, attend)),
-    Arrangement("contiguous", lambda *q_k_v: tuple(map(contiguous, q_k_v)), lambda shape, attend: attend),
-    Arrangement("transposed first", _as_they_are, lambda shape, attend: _transposing(attend)),
-    Arrangement("a call a head", _as_they_are, lambda shape, attend: _one_by_one(attend)),
+    Arrangement(IN_PLACE, _as_they_are, lambda shape, backend: z_of(backend)),
+    Arrangement("q|k|v in place", _side_by_side, _of_parts),
+    Arrangement("slices of q|k|v", _side_by_side, lambda shape, backend: _of_slices(shape.head_dim, z_of(backend))),
+    Arrangement("contiguous", lambda *q_k_v: tuple(map(contiguous, q_k_v)), lambda shape, backend: z_of(backend)),
+    Arrangement("transposed first", _as_they_are, lambda shape, backend: _transposing(z_of(backend))),
+    Arrangement("a call a head", _as_they_are, lambda shape, backend: _one_by_one(z_of(backend))),
 )
-# Kernels that differ in their grid alone, (q, k, v) -> z, by name, beside the backend they belong to: C12 compares
-# their times. Empty until a kernel offers a choice.
-GRIDS: dict[str, dict[str, Attend]] = {}
 
 
 def bench_layout(
@@ -104,45 +112,49 @@ def bench_layout(
 ) -> Results:
     """Times of every arrangement and grid, and launches at every number of heads; written to `out`/layout.*.
 
-    None: what suits the device; all backends but the reference. Columns: question ("layout", "grid", "transposes",
+    None: what suits the device, and for grids also one long sequence; on a GPU the fused kernels, on a CPU all backends
+    but the reference. Columns: question ("layout", "grid", "transposes",
     "launches") · batch, seq, n_head, head_dim, backend, variant, passes · us, fastest_us, slowest_us, tflops, gb_s (of
     the transposes alone), launches, temp_mib · ratio: time over that of "in place", or of the first grid · reason. Rows
     of the question "launches" are compiled and not run.
     """
-    shapes = shapes or (SMALL[:1] if jax.default_backend() == "cpu" else (SHORT[0], SHORT[3]))
-    backends = known(backends or [name for name in NAMES if name != "reference"], NAMES, "backend")
+    on_cpu = jax.default_backend() == "cpu"
+    grid_shapes = shapes or (SMALL[:1] if on_cpu else (SHORT[0], LONG[1]))
+    shapes = shapes or grid_shapes[:1]
+    slow = ("reference",) if on_cpu else ("reference", "chunked")
+    backends = known(backends or [name for name in NAMES if name not in slow], NAMES, "backend")
     settings = {"shapes": [list(it) for it in shapes], "backends": list(backends), "n_heads": list(n_heads)}
     dtype = dtype_here()
     results = Results(out, "layout", settings, dtype, repeats)
     results.add(_launches(backends, shapes[0], n_heads, dtype))
-    groups = [jobs for shape in shapes for name in backends for jobs in _jobs(name, shape, dtype)]
+    groups = [_jobs(name, shape, dtype) for shape in shapes for name in backends]
+    groups += [_grids(name, shape, dtype) for shape in grid_shapes for name in backends if name in GRIDS]
     groups += [[_transposes(shape, dtype)] for shape in shapes]
     run(groups, repeats, lambda rows: results.add(relative(rows, {"variant": rows[0]["variant"]}, ("passes",))), tell)
     results.finish(benchmark_findings.layout(results.rows), lambda: benchmark_figures.layout(results.rows, results.of))
     return results
 
 
-def _jobs(backend: str, shape: Shape, dtype: str) -> list[list[Job]]:
-    """What is compared with each other: the arrangements of a backend; its grids."""
-
-    def q_k_v() -> tuple[Array, Array, Array]:
-        return inputs(shape, dtype)[:3]
-
-    jobs = [
+def _jobs(backend: str, shape: Shape, dtype: str) -> list[Job]:
+    """The arrangements of a backend."""
+    return [
         _job("layout", backend, shape, it.name, passes, make)
         for it in ARRANGEMENTS
-        for passes, make in _timed(it.arrange(shape, z_of(backend)), partial(_prepared, it, q_k_v)).items()
+        for passes, make in _timed(it.arrange(shape, backend), partial(_prepared, it, shape, dtype)).items()
     ]
-    grids = [
-        _job("grid", backend, shape, name, passes, make)
-        for name, attend in GRIDS.get(backend, {}).items()
-        for passes, make in _timed(attend, q_k_v).items()
-    ]
-    return [jobs, grids] if grids else [jobs]
 
 
-def _prepared(arrangement: Arrangement, q_k_v: Callable[[], tuple[Array, Array, Array]]) -> tuple[Array, ...]:
-    return arrangement.prepare(*q_k_v())
+def _grids(backend: str, shape: Shape, dtype: str) -> list[Job]:
+    """Its grids, of the forward kernel."""
+    draw = partial(_prepared, ARRANGEMENTS[0], shape, dtype)
+    return [
+        _job("grid", backend, shape, name, "forward", partial(JaxCall, attend, draw))
+        for name, attend in GRIDS[backend].items()
+    ]
+
+
+def _prepared(arrangement: Arrangement, shape: Shape, dtype: str) -> tuple[Array, ...]:
+    return arrangement.prepare(*inputs(shape, dtype)[:3])
 
 
 def _transposes(shape: Shape, dtype: str) -> Job:
@@ -181,7 +193,7 @@ def _launches(backends: Sequence[str], shape: Shape, n_heads: Sequence[int], dty
     def counted(backend: str, variant: str, passes: str, n_head: int) -> Row:
         of = shape._replace(n_head=n_head)
         arrangement = next(it for it in ARRANGEMENTS if it.name == variant)
-        call, x = arrangement.arrange(of, z_of(backend)), jax.ShapeDtypeStruct(tuple(of), jnp.dtype(dtype))
+        call, x = arrangement.arrange(of, backend), jax.ShapeDtypeStruct(tuple(of), jnp.dtype(dtype))
         row = {**_row("launches", backend, of, variant, passes), "us": None}
         try:
             both = passes == "forward + backward"

@@ -1,6 +1,7 @@
 """The Mosaic kernels without a GPU: what they refuse, how work is dealt out, that they lower and compile."""
 
 import importlib.util
+import re
 import shutil
 from functools import partial
 
@@ -74,7 +75,7 @@ def test_the_causal_triangle_is_dealt_out_evenly():
 
 def test_a_head_is_cut_into_equal_pieces_that_matrix_instructions_take():
     def pieces(head_dim):
-        return Spec(1, 8, 8, 1, 1, head_dim, "bfloat16", True, 1.0, False, 8, False).pieces
+        return Spec(1, 8, 8, 1, 1, head_dim, "bfloat16", True, 1.0, False, 8, False, False).pieces
 
     assert pieces(64) == ((0, 64),) and pieces(96) == ((0, 32), (32, 32), (64, 32))
     assert pieces(80) == tuple((start, 16) for start in range(0, 80, 16))
@@ -88,6 +89,43 @@ def test_three_launches_serve_all_heads_and_nothing_is_transposed(n_head, n_kv_h
     program = offline_mosaic.lowered(run, *shapes).as_text()
     assert program.count("@mosaic_gpu_v2") == 3  # forward, dq, dk with dv
     assert "stablehlo.transpose" not in program
+
+
+def of_one_array(head_dim: int, *, n_head: int = 6, n_kv_head: int = 2, seq: int = 384):
+    """A function of x, W_QKV and the cotangent of z: attention of x·W_QKV and all gradients; its arguments' shapes."""
+
+    def run(x, w, dz):
+        def z(x, w):
+            qkv = (x @ w).reshape(*x.shape[:2], -1, head_dim)
+            return mosaic.attention_fused(qkv, n_head, causal=True, scale=0.2, entropy=False)[0]
+
+        return jax.vjp(z, x, w)[1](dz)
+
+    shapes = ((2, seq, 40), (40, (n_head + 2 * n_kv_head) * head_dim), (2, seq, n_head, head_dim))
+    return run, [jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in shapes]
+
+
+def operations(run, shapes) -> list[str]:
+    return re.findall(r"stablehlo\.(\w+)", offline_mosaic.lowered(run, *shapes).as_text())
+
+
+# dk and dv of a wide head one by one
+@pytest.mark.parametrize("head_dim, launches", [(64, 3), pytest.param(256, 4, marks=pytest.mark.slow)])
+def test_q_k_v_of_one_matmul_are_never_sliced_and_their_gradients_never_joined(head_dim, launches):
+    found = operations(*of_one_array(head_dim))
+    assert found.count("custom_call") == launches
+    assert found.count("output_operand_alias") == launches - 2  # each but the first writes into the gradient of qkv
+    assert not {"slice", "concatenate", "dynamic_slice", "dynamic_update_slice"} & set(found)
+    assert found.count("transpose") == 1 and found.count("dot_general") == 4  # both of gradients of x·W_QKV; Σ z dz
+
+
+@pytest.mark.parametrize("seq, head_dim, sliced", [(384, 64, False), (384, 72, True), (131, 64, True)])
+def test_only_where_heads_or_lengths_need_padding_q_k_and_v_are_sliced_first(seq, head_dim, sliced):
+    def z(qkv):
+        return mosaic.attention_fused(qkv, 6, causal=True, scale=0.2, entropy=False)[0]
+
+    traced = jax.make_jaxpr(z)(jax.ShapeDtypeStruct((2, seq, 10, head_dim), jnp.bfloat16))
+    assert ("split" in {equation.primitive.name for equation in traced.eqns}) == sliced
 
 
 @pytest.mark.parametrize("head_dim", [24, 72, 128, 248])
@@ -128,13 +166,19 @@ def test_without_a_race_the_interpreter_gives_what_the_reference_gives():
 
 SHARDED = """
 import jax.numpy as jnp
-from andrea_jax.attention import mosaic, reference
+from andrea_jax.attention import mosaic, reference, split
 
-def forward(static, q, k, v, q_offset, kv_length):
+def parts(static, arrays):
+    q, k, v, rest = static.parts(arrays)
+    return (*split(q, static.n_head), rest) if static.fused else (q, k, v, rest)
+
+def forward(static, *arrays):
+    q, k, v, _ = parts(static, arrays)
     options = {"causal": True, "scale": static.scale, "q_offset": 0, "kv_length": None, "entropy": True}
     return reference.attention(q, k, v, **options)
 
-def backward(static, q, k, v, q_offset, kv_length, dz, lse, shift, slope):
+def backward(static, *arrays):
+    q, k, v, (q_offset, kv_length, dz, lse, shift, slope) = parts(static, arrays)
     keys, values = (jnp.repeat(x, q.shape[2] // k.shape[2], axis=2) for x in (k, v))
     scores = jnp.einsum("bqhd,bkhd->bhqk", q, keys)
     seen = jnp.tril(jnp.ones(scores.shape[2:], bool))[None, None]
@@ -143,7 +187,8 @@ def backward(static, q, k, v, q_offset, kv_length, dz, lse, shift, slope):
     dscores = static.scale * pattern * (inner - shift[..., None] - slope[..., None] * scores)
     dkeys, dvalues = jnp.einsum("bhqk,bqhd->bkhd", dscores, q), jnp.einsum("bhqk,bqhd->bkhd", pattern, dz)
     one_a_group = lambda x: x.reshape(*k.shape[:3], -1, k.shape[3]).sum(axis=3)
-    return jnp.einsum("bhqk,bkhd->bqhd", dscores, keys), one_a_group(dkeys), one_a_group(dvalues)
+    found = jnp.einsum("bhqk,bkhd->bqhd", dscores, keys), one_a_group(dkeys), one_a_group(dvalues)
+    return (jnp.concatenate(found, axis=2),) if static.fused else found
 
 mosaic._launch_forward, mosaic._launch_backward = forward, backward
 object.__setattr__(mosaic.BACKEND, "why_not", lambda call: None)

@@ -10,7 +10,7 @@ PROGRAM = """
 from functools import partial
 import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
-from andrea_jax.attention import attention, chunked
+from andrea_jax.attention import attention, attention_fused, chunked
 
 chunked.CHUNK = {chunk}
 assert jax.device_count() == 8
@@ -35,6 +35,19 @@ for function in (gradients(forward), gradients(mapped)):
     for x, y in zip(function(*placed), want, strict=True):
         assert x.sharding.spec == inputs, x.sharding
         np.testing.assert_allclose(x, y, atol=1e-5)
+
+def of_one_array(qkv):
+    z, lse, entropy = attention_fused(qkv, 6, backend="{backend}", entropy=True)
+    return jnp.sum(jnp.sin(z)) + jnp.sum(jnp.sin(lse)) + jnp.sum(entropy ** 2)
+
+placed = jax.device_put(jnp.concatenate((q, k, v), axis=2), NamedSharding(mesh, P("data")))  # the heads are not cut
+function = jax.jit(jax.grad(of_one_array))
+text = function.lower(placed).compile().as_text()
+assert not any(word in text for word in ("all-gather", "all-to-all", "collective-permute")), "data moved"
+assert function(placed).sharding.spec[0] == "data"
+np.testing.assert_allclose(function(placed), jnp.concatenate(want, axis=2), atol=1e-5)
+cut = jax.device_put(placed, NamedSharding(mesh, inputs))  # no device has the parts of the same heads: gathered first
+np.testing.assert_allclose(function(cut), jnp.concatenate(want, axis=2), atol=1e-5)
 """
 
 

@@ -17,8 +17,9 @@ import pytest
 import triton_interpreter
 from test_sharded_attention import PROGRAM, run_on_eight_devices
 
-from andrea_jax.attention import AUTO, BACKENDS, attention, backends, tiles, triton
+from andrea_jax.attention import AUTO, BACKENDS, attention, attention_fused, backends, tiles, triton
 from andrea_jax.attention.backends import Call, choose
+from andrea_jax.benchmarks import grids
 from andrea_jax.errors import UserError
 
 triton_attention = partial(attention, backend="triton")
@@ -125,6 +126,14 @@ def test_keys_that_nobody_sees_are_not_read(interpreted):
     assert not np.any(dk[:, 37:]) and not np.any(dv[:, 37:])
 
 
+def test_a_program_a_head_gives_the_bits_of_a_program_a_tile(interpreted):
+    interpreted((16, 32), (16, 16), (16, 16))
+    q, k, v = contract.inputs_of(oracle.draw(37), "float32")[:3]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(grids, "triton_tiles", triton.triton_tiles)
+        np.testing.assert_array_equal(grids.by_head(q, k, v), grids.by_tile(q, k, v))
+
+
 H200 = Call(device="NVIDIA H200", cuda=(9, 0), dtype="bfloat16", head_dim=64, causal=True, from_zero=True)
 
 
@@ -171,21 +180,40 @@ def test_jax_triton_accepts_every_launch(entropy, monkeypatch):
     assert str(traced.jaxpr).count("triton_kernel_call[") == 3
 
 
+@pytest.mark.skipif(find_spec("jax_triton") is None, reason="jax-triton is not installed")
+def test_q_k_v_of_one_array_are_never_sliced_and_their_gradients_never_joined(monkeypatch):
+    monkeypatch.setattr(backends, "_compute_capability", lambda device: (8, 9))
+    qkv = jax.ShapeDtypeStruct((3, 17, 10, 72), jnp.float16)
+    attend = partial(attention_fused, n_head=6, backend="triton")
+    traced = jax.jit(jax.grad(lambda qkv: attend(qkv)[0].astype(jnp.float32).sum())).trace(qkv)
+    assert traced.out_info.shape == qkv.shape
+    text = str(traced.jaxpr)
+    assert text.count("triton_kernel_call[") == 3
+    assert not any(f" {name}[" in text for name in ("slice", "split", "concatenate", "dynamic_update_slice"))
+
+
 SHARDED = """
 from math import log
 import jax
-from andrea_jax.attention import backends, chunked, triton
+from andrea_jax.attention import backends, chunked, split, triton
+
+def parts(static, arrays):
+    q, k, v, rest = static.parts(arrays)
+    return (*split(q, static.n_head), rest) if static.fused else (q, k, v, rest)
 
 def options(static):
     return {"causal": static.causal, "scale": static.scale, "entropy": static.entropy, "q_offset": 0}
 
-def forward(static, q, k, v, q_offset, kv_length):
+def forward(static, *arrays):
+    q, k, v, (_, kv_length) = parts(static, arrays)
     z, lse, entropy = chunked.attention(q, k, v, kv_length=kv_length, **options(static))
     return z, lse / log(2), entropy
 
-def backward(static, q, k, v, q_offset, kv_length, z, t_sum, entropy, *cotangents):
+def backward(static, *arrays):
+    q, k, v, (_, kv_length, z, t_sum, entropy, *cotangents) = parts(static, arrays)
     attend = lambda q, k, v: chunked.attention(q, k, v, kv_length=kv_length, **options(static))
-    return jax.vjp(attend, q, k, v)[1](cotangents)
+    found = jax.vjp(attend, q, k, v)[1](tuple(cotangents))
+    return (jax.numpy.concatenate(found, axis=2),) if static.fused else found
 
 backends._compute_capability = lambda device: (9, 0)
 triton.find_spec = lambda name: name

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from andrea_jax.attention import attention, backends, triton
+from andrea_jax.attention import attention, attention_fused, backends, triton
 
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
 
@@ -19,7 +19,7 @@ SHARED_MEMORY = {(8, 0): 163 * 1024, (8, 9): 99 * 1024, (9, 0): 227 * 1024}  # t
 TYPES = {"bfloat16": "*bf16", "float16": "*fp16", "float32": "*fp32", "int32": "*i32"}
 
 
-def launches(monkeypatch, cuda, dtype, head_dim, length, **options):
+def launches(monkeypatch, cuda, dtype, head_dim, length, fused=False, **options):
     """What the backend launches for one call and its gradients: kernel -> (tile, arguments by name)."""
     recorded = {}
 
@@ -30,9 +30,14 @@ def launches(monkeypatch, cuda, dtype, head_dim, length, **options):
     monkeypatch.setattr(backends, "_compute_capability", lambda device: cuda)
     monkeypatch.setattr(triton, "find_spec", lambda name: name)
     monkeypatch.setattr(triton, "_launch", record)
-    q = jax.ShapeDtypeStruct((4, length, 12, head_dim), dtype)
-    attend = partial(attention, backend="triton", **options)
-    jax.eval_shape(jax.grad(lambda *x: sum(y.astype(jnp.float32).sum() for y in attend(*x)), (0, 1, 2)), q, q, q)
+    q, qkv = (jax.ShapeDtypeStruct((4, length, heads, head_dim), dtype) for heads in (12, 36))
+    attend = partial(attention_fused, n_head=12) if fused else attention
+    arrays = (qkv,) if fused else (q, q, q)
+
+    def total(*arrays):
+        return sum(y.astype(jnp.float32).sum() for y in attend(*arrays, backend="triton", **options))
+
+    jax.eval_shape(jax.grad(total, range(len(arrays))), *arrays)
     return recorded
 
 
@@ -70,7 +75,7 @@ def assembler_notes(ptx, cuda, folder) -> str:
 WHOLE = pytest.mark.skipif(
     "ANDREA_WHOLE_CONTRACT" not in os.environ, reason="ANDREA_WHOLE_CONTRACT=1 compiles these too"
 )
-TRAINING = {"length": 1024}
+TRAINING = {"length": 1024, "fused": True}
 EVERYTHING = {"length": 1000, "entropy": True, "q_offset": jnp.int32(3), "kv_length": jnp.zeros(4, jnp.int32)}
 
 

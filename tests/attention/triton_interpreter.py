@@ -42,8 +42,8 @@ def launch(kernel, programs, tile, inputs, outputs):
     """`andrea_jax.attention.triton._launch`, interpreted."""
     import jax
 
-    arrays = {name: x for name, x in inputs.items() if isinstance(x, jax.Array)}
-    constants = {name: x for name, x in inputs.items() if name not in arrays}
+    arrays = {name: x for name, x in (inputs | outputs).items() if isinstance(x, jax.Array)}
+    constants = {name: x for name, x in inputs.items() if name not in (arrays | outputs)}
 
     def on_the_host(arrays):
         arrays = {name: np.asarray(x) for name, x in arrays.items()}
@@ -74,19 +74,23 @@ def serve() -> None:
     """Answers requests until nobody can ask any more."""
     replies, sys.stdout = sys.stdout.buffer, sys.stderr
     _mend(import_module("triton.runtime.interpreter"))
-    kernels = import_module("andrea_jax.attention.triton_kernels")
     while True:
         try:
             kernel, programs, inputs, outputs = pickle.load(sys.stdin.buffer)
         except EOFError:
             return
         try:
-            results = {name: np.full(shape, np.nan, dtype) for name, (shape, dtype) in outputs.items()}
+            results = {
+                name: inputs[name].copy() if name in inputs else np.full(shape, np.nan, dtype)
+                for name, (shape, dtype) in outputs.items()
+            }
             arguments = inputs | results
             for name, x in arguments.items():
                 if isinstance(x, np.ndarray):
                     arguments[name] = Pointer(x)
-            getattr(kernels, kernel)[(programs,)](**arguments)
+            module, _, name = kernel.rpartition(":")
+            kernels = import_module(module or "andrea_jax.attention.triton_kernels")
+            getattr(kernels, name)[(programs,)](**arguments)
             answer = tuple(results.values())
         except Exception as error:
             answer = f"{kernel}: {error!r}"
