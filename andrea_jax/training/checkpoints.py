@@ -19,6 +19,7 @@ from andrea_jax.errors import UserError
 from andrea_jax.model import Params
 from andrea_jax.runs import Run
 from andrea_jax.training import optimizer
+from andrea_jax.training.placement import ONE_DEVICE, Placement
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,8 @@ class State:
 class Checkpoints:
     """Writes the checkpoints of a run in the background; a context manager that ends when all are on disk."""
 
-    def __init__(self, run: Run):
-        self._run = run
+    def __init__(self, run: Run, placement: Placement = ONE_DEVICE):
+        self._run, self._placement = run, placement
         self._manager = _manager(run)
 
     def __enter__(self) -> "Checkpoints":
@@ -69,7 +70,8 @@ class Checkpoints:
         self._manager.wait_until_finished()
 
     def last(self, optimizer: optax.GradientTransformation) -> State | None:
-        """The last state saved, None where there is none. `optimizer` is the one it was saved with.
+        """The last state saved, None where there is none. `optimizer` is the one it was saved with; the mesh need not
+        be.
 
         Raises UserError where it is damaged.
         """
@@ -78,8 +80,8 @@ class Checkpoints:
             return None
         params = model.abstract(self._run.experiment.model)
         items = ocp.args.Composite(
-            params=_restore(params),
-            opt_state=_restore(jax.eval_shape(optimizer.init, params)),
+            params=_restore(params, self._placement),
+            opt_state=_restore(jax.eval_shape(optimizer.init, params), self._placement),
             unlogged=ocp.args.JsonRestore(),
         )
         with _damage_named(self._run, step):
@@ -120,6 +122,8 @@ def restore(run: Run, step: int | Literal["last", "best"] = "last") -> tuple[Par
     found = steps(run)
     if not found:
         raise UserError(f"{run.path}: has no checkpoint yet")
+    if isinstance(step, str) and step not in ("last", "best"):
+        raise UserError(f'step = "{step}": must be a number, "last" or "best"')
     chosen = {"last": found[-1], "best": best_step(run, found)}[step] if isinstance(step, str) else step
     if chosen not in found:
         what = "no checkpoint was evaluated" if chosen is None else f"has no checkpoint of step {chosen}"
@@ -156,8 +160,9 @@ def _manager(run: Run) -> ocp.CheckpointManager:
     return ocp.CheckpointManager(run.checkpoints.resolve(), options=ocp.CheckpointManagerOptions(create=True))
 
 
-def _restore(tree: optax.Params | optax.OptState) -> ocp.args.StandardRestore:
-    """Asks for arrays of these shapes on the default device, whatever device they were saved from."""
-    here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    target = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), tree)
+def _restore(tree: Params | optax.OptState, placement: Placement = ONE_DEVICE) -> ocp.args.StandardRestore:
+    """Asks for arrays of these shapes, placed like this, whatever devices they were saved from."""
+    target = jax.tree.map(
+        lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), tree, placement.shardings(tree)
+    )
     return ocp.args.StandardRestore(target)

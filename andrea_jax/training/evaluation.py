@@ -10,6 +10,7 @@ from andrea_jax import model
 from andrea_jax.config import Compute, Model
 from andrea_jax.data import Dataset, Tokenizer, heldout_windows
 from andrea_jax.model import Params
+from andrea_jax.training.placement import ONE_DEVICE, Placement
 from andrea_jax.training.step import token_losses
 
 EVAL_TOKENS = 65_536  # of held-out text an evaluation
@@ -38,23 +39,40 @@ def heldout_set(dataset: Dataset, seq_len: int) -> np.ndarray:
 
 
 def window_losses(
-    config: Model, params: Params, windows: np.ndarray, *, compute: Compute, batch_size: int
+    config: Model,
+    params: Params,
+    windows: np.ndarray,
+    *,
+    compute: Compute,
+    batch_size: int,
+    placement: Placement = ONE_DEVICE,
 ) -> np.ndarray:
-    """The loss of every token, nats: windows int [n, seq + 1] -> float32 [n, seq]. batch_size windows at a time."""
-    n = len(windows)
-    padded = np.resize(windows, (-(-n // batch_size) * batch_size, windows.shape[1]))  # the last batch repeats windows
-    batches = np.split(padded.astype(np.int32), len(padded) // batch_size)
-    return np.concatenate([np.asarray(_losses(config, compute, params, batch)) for batch in batches])[:n]
+    """The loss of every token, nats: windows int [n, seq + 1] -> float32 [n, seq]. batch_size windows at a time, more
+    where `placement`, that of the parameters, cuts them into parts; compute.mesh is not looked at."""
+    n, parts = len(windows), placement.rows
+    size = -(-batch_size // parts) * parts
+    padded = np.resize(windows, (-(-n // size) * size, windows.shape[1]))  # the last batch repeats windows
+    batches = np.split(padded.astype(np.int32), len(padded) // size)
+    placed = (placement.batch(batch.shape, batch.__getitem__) for batch in batches)
+    return np.concatenate([np.asarray(_losses(config, compute, placement, params, batch)) for batch in placed])[:n]
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _losses(config: Model, compute: Compute, params: Params, tokens: Array) -> Array:
-    andrea = model.bind(config, params, dtype=compute.dtype, backend=compute.backend)
-    return token_losses(andrea(tokens[:, :-1]), tokens[:, 1:])
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _losses(config: Model, compute: Compute, placement: Placement, params: Params, tokens: Array) -> Array:
+    used, params = placement.gathered(config, params, compute.dtype)
+    andrea = model.bind(used, params, dtype=compute.dtype, backend=compute.backend)
+    return placement.whole(token_losses(andrea(tokens[:, :-1], tap=placement.tap), tokens[:, 1:]))
 
 
 def evaluate(
-    config: Model, params: Params, windows: np.ndarray, tokenizer: Tokenizer, *, compute: Compute, batch_size: int
+    config: Model,
+    params: Params,
+    windows: np.ndarray,
+    tokenizer: Tokenizer,
+    *,
+    compute: Compute,
+    batch_size: int,
+    placement: Placement = ONE_DEVICE,
 ) -> dict[str, float | int | list[int]]:
     """Held-out loss of windows int [n, seq + 1] (BOS, then text of one document):
 
@@ -62,7 +80,9 @@ def evaluate(
     comparable across tokenizers · n_tokens · in_context: mean loss at the late positions − at the early ones, nats
     (negative: context helps) · in_context_late, in_context_early: these positions, [first, last).
     """
-    losses = window_losses(config, params, windows, compute=compute, batch_size=batch_size).astype(np.float64)
+    losses = window_losses(config, params, windows, compute=compute, batch_size=batch_size, placement=placement).astype(
+        np.float64
+    )
     n_bytes = np.array([len(piece) for piece in tokenizer.token_bytes])[windows[:, 1:]].sum()
     late, early = in_context_bands(losses.shape[1])
     return {

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from andrea_jax.errors import UserError
 from andrea_jax.runs import Run
+from andrea_jax.training import hosts
 
 
 class Elsewhere(UserError):
@@ -18,6 +19,9 @@ def locked(run: Run) -> Iterator[None]:
 
     The file stays: removing it would let a third process lock another file of that name.
     """
+    if not hosts.is_first():  # the first process holds it for all
+        yield
+        return
     with (run.path / "lock").open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -120,3 +120,5 @@ def test_a_checkpoint_that_is_not_there_is_said_with_those_that_are(make_run: Ma
         checkpoints.restore(run, 3)
     with pytest.raises(UserError, match="no checkpoint was evaluated; it has those of steps 1, 2"):
         checkpoints.restore(run, "best")
+    with pytest.raises(UserError, match='step = "lst": must be a number, "last" or "best"'):
+        checkpoints.restore(run, "lst")  # pyright: ignore[reportArgumentType]
