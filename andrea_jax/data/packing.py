@@ -175,8 +175,7 @@ def _unavailable(sources: Iterable[Source], cache: Path) -> dict[str, str]:
     """name -> reason, of each source that is not fetched yet and whose client is missing; a warning names each."""
     skipped = {}
     for source in sources:
-        reason = missing_client(source)
-        if reason and not archive_path(source, cache).exists():
+        if not archive_path(source, cache).exists() and (reason := missing_client(source)):
             skipped[source.name] = reason
             _LOG.warning("skipping source %s (%s): %s", source.name, source.package, reason)
     return skipped

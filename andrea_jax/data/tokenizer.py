@@ -36,6 +36,9 @@ class Tokenizer:
     bpe: tokenizers.Tokenizer | None = None
     bos: int = BOS
 
+    def __repr__(self) -> str:
+        return f"Tokenizer({self.name}, {self.vocab_size} tokens)"
+
     @property
     def vocab_size(self) -> int:
         return len(self.token_bytes)

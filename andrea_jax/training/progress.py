@@ -10,6 +10,14 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 SECONDS_A_LINE = 5.0
 
 
+def duration(seconds: float) -> str:
+    """ "42 s", "7.5 min", "3.2 h", "12.1 days"."""
+    for name, length, up_to in (("s", 1, 120), ("min", 60, 7200), ("h", 3600, 172_800)):
+        if seconds < up_to:
+            return f"{seconds:.0f} s" if name == "s" else f"{seconds / length:.3g} {name}"
+    return f"{seconds / 86_400:.3g} days"
+
+
 class Display(Protocol):
     """Told after every finished step; `say` prints a message that stays."""
 
@@ -42,8 +50,13 @@ class Lines:
         if now - self._last < SECONDS_A_LINE and step != self._steps:
             return
         self._last = now
+        if not tokens_per_s:  # the step that was compiled: it tells nothing about the others
+            self._begin, self._done = now, step
+            self.say(f"step {step}/{self._steps}  loss {loss:.3f}")
+            return
         left = (self._steps - step) * (now - self._begin) / max(step - self._done, 1)
-        self.say(f"step {step}/{self._steps}  loss {loss:.3f}  {tokens_per_s:,.0f} tokens/s  {left:.0f} s left")
+        speed = f"{tokens_per_s:,.0f} tokens/s  {duration(left)} left"
+        self.say(f"step {step}/{self._steps}  loss {loss:.3f}  {speed}")
 
     def say(self, message: str) -> None:
         print(message, file=sys.stderr, flush=True)

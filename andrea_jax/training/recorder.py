@@ -53,6 +53,11 @@ class Recorder:
         """Over all timed steps; 0.0 before there is one."""
         return self._timed_steps * self._tokens_a_step / self._timed_s if self._timed_s else 0.0
 
+    @property
+    def run_s(self) -> float:
+        """What all steps of the run take at this speed, seconds; 0.0 before it is known."""
+        return self._steps * self._timed_s / self._timed_steps if self._timed_steps else 0.0
+
     def _finish(self, step: int, metrics: Metrics) -> None:
         loss, grad_norm = float(metrics["loss"]), float(metrics["grad_norm"])
         if not (math.isfinite(loss) and math.isfinite(grad_norm)):

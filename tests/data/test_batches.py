@@ -48,10 +48,11 @@ def test_a_window_is_bos_and_a_contiguous_piece_of_the_training_stream(dataset, 
     assert any(0 in window for window in drawn)  # windows may cross into the next document, and its BOS stays
 
 
+@pytest.mark.parametrize("shuffled", [False, True])
 @pytest.mark.parametrize("kind", ["text", "random", "mixed"])
 @pytest.mark.parametrize("rows", [slice(0, 3), slice(3, 7), slice(5, 6), slice(1, 7, 2), slice(7, 7)])
-def test_the_rows_of_a_host_are_the_rows_of_the_global_batch(frequent, experiment_of, kind, rows):
-    experiment = experiment_of(repeat_share=0.6, repeat_kind=kind)
+def test_the_rows_of_a_host_are_the_rows_of_the_global_batch(frequent, experiment_of, kind, rows, shuffled):
+    experiment = experiment_of(repeat_share=0.6, repeat_kind=kind, shuffled=shuffled)
     for step in range(5):
         whole = batch(frequent, experiment, step)
         np.testing.assert_array_equal(batch(frequent, experiment, step, rows=rows), whole[rows])
@@ -73,6 +74,28 @@ def test_the_stated_share_of_the_windows_repeats_with_an_allowed_period(dataset,
     assert set(periods) == {2, 4, 6, 7}  # 2..7, both ends, without the probe's 3 and 5
     counts = [periods.count(period) for period in (2, 4, 6, 7)]
     assert 70 < min(counts) <= max(counts) < 130  # 100 of each expected, standard deviation 8.7
+
+
+def test_shuffled_windows_have_the_tokens_of_the_text_in_another_order_and_repeat_as_before(frequent, experiment_of):
+    kept = {"repeat_share": 0.6, "repeat_kind": "mixed"}  # windows 0 and 3 repeat text, 1 and 2 drawn ids
+    ordered, shuffled = (batch(frequent, experiment_of(**kept, shuffled=x), 11) for x in (False, True))
+    np.testing.assert_array_equal(shuffled[1:3], ordered[1:3])
+    np.testing.assert_array_equal(shuffled[:, 0], ordered[:, 0])
+    for one, other in zip(ordered[4:, 1:], shuffled[4:, 1:], strict=True):
+        assert (one != other).any()
+        assert sorted(one.tolist()) == sorted(other.tolist())
+    for one, other in zip(ordered[[0, 3], 1:], shuffled[[0, 3], 1:], strict=True):
+        period = shortest_period(one)
+        assert shortest_period(other) == period in (2, 4, 6, 7)
+        assert sorted(one[:period].tolist()) == sorted(other[:period].tolist())
+
+
+def test_every_place_of_a_shuffled_window_is_as_likely_for_every_token(dataset, experiment_of):
+    experiment = experiment_of(shuffled=True, batch_size=3000)
+    ordered, shuffled = (batch(dataset, e, 5)[:, 1:] for e in (experiment_of(batch_size=3000), experiment))
+    single = (ordered[:, :1] != ordered[:, 1:]).all(axis=1)  # the first token comes up once
+    places = np.bincount((shuffled == ordered[:, :1])[single].argmax(axis=1), minlength=23)
+    assert single.sum() > 2900 and abs(places / single.sum() - 1 / 23).max() < 0.02  # standard deviation 0.004
 
 
 def test_periods_of_the_probe_are_no_training_periods(experiment_of):

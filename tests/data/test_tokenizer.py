@@ -92,6 +92,10 @@ def test_pieces_are_printable():
     assert "".join(BPE.pieces(BPE.encode(text))).isprintable()
 
 
+def test_a_tokenizer_shows_its_size_and_not_its_tokens():
+    assert repr(BYTES) == "Tokenizer(bytes, 257 tokens)"
+
+
 @pytest.mark.parametrize("tokenizer", [BYTES, BPE], ids=["bytes", "bpe"])
 def test_a_saved_tokenizer_comes_back(tokenizer, tmp_path):
     tokenizer.save(tmp_path / "tokenizer.json")

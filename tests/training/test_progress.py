@@ -9,7 +9,7 @@ from rich.console import Console
 
 from andrea_jax.runs import Run
 from andrea_jax.training import NotFinite, progress, recorder
-from andrea_jax.training.progress import Bar, Lines, Silent, display
+from andrea_jax.training.progress import Bar, Lines, Silent, display, duration
 from andrea_jax.training.recorder import LAG, Recorder
 
 MakeRun = Callable[..., Run]
@@ -44,6 +44,28 @@ def test_time_left_counts_only_the_steps_done_here(monkeypatch: pytest.MonkeyPat
     clock.now += 6.0
     lines.step(92, 1.0, 10.0)
     assert "24 s left" in capsys.readouterr().err  # 2 steps took 6 s, 8 are left
+
+
+def test_the_step_that_compiles_tells_nothing_about_the_time_left(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    clock = Clock(monkeypatch)
+    lines = Lines(1000, done=0)
+    clock.now += 100.0  # compiling
+    lines.step(1, 5.5, 0.0)
+    clock.now += 9.0
+    lines.step(10, 4.5, 10.0)
+    assert capsys.readouterr().err.splitlines() == [
+        "step 1/1000  loss 5.500",
+        "step 10/1000  loss 4.500  10 tokens/s  16.5 min left",  # 9 steps took 9 s, 990 are left
+    ]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(0.4, "0 s"), (119, "119 s"), (450, "7.5 min"), (11_520, "3.2 h"), (1_045_440, "12.1 days")]
+)
+def test_durations_are_told_in_units_that_people_use(seconds: float, words: str):
+    assert duration(seconds) == words
 
 
 def test_in_a_terminal_there_is_a_bar_with_step_loss_and_speed():
