@@ -30,6 +30,7 @@ from andrea_jax.errors import UserError, did_you_mean
 from andrea_jax.generate import generate
 from andrea_jax.heads import Profile
 from andrea_jax.model import Andrea, Params, bind
+from andrea_jax.profiled import profiler
 from andrea_jax.runs import Run
 from andrea_jax.trace import Trace, trace
 from andrea_jax.training import restore, steps, train
@@ -125,7 +126,7 @@ class LoadedRun:
         return np.array([ids], np.int32)
 
     def trace(self, text: str, points: tuple[str, ...] = ("q", "k", "lse")) -> Trace:
-        """What the heads do on `text`: see `trace.trace`."""
+        """What the heads do on `text`: see `trace.trace`, which compiles once a number of tokens."""
         return trace(self.experiment.model, self.params, self.tokens(text), points=points, **self._compute)
 
     def sample(self, text: str, n: int = 32, *, temperature: float = 0.0, seed: int = 0) -> str:
@@ -151,18 +152,28 @@ class LoadedRun:
         """
         from andrea_jax.viewer import view_run  # takes matplotlib along, which nothing else here needs
 
+        if against is not None and not isinstance(against, LoadedRun):
+            raise UserError(f"view: against must be an opened run, as load_run gives it, not {against!r}")
         return view_run(self, text, layers=layers, heads=heads, against=against, ablate=ablate)
 
     def profile(self, progress: heads.Progress | None = None) -> Profile:
-        """The head profile of this checkpoint: read from the run directory, or computed and saved there."""
+        """The head profile of this checkpoint: read from the run directory, or computed and saved there, also where
+        training left one on fewer sequences."""
         if not self.saved:
             return self._score(progress)
-        if self.step not in profiled_steps(self.run):
-            self._score(progress).save(self.run.heads, self.step)
+        if self.step in profiled_steps(self.run):
+            found = Profile.load(self.run.heads, self.step)
+            if (
+                found.n_tokens is None
+                or found.n_tokens >= self.experiment.probe.n_sequences * self.experiment.data.seq_len
+            ):
+                return found
+        self._score(progress).save(self.run.heads, self.step)
         return Profile.load(self.run.heads, self.step)
 
     def profiles(self, progress: heads.Progress | None = None) -> dict[int, Profile]:
-        """step -> head profile, for every checkpoint that the run keeps: each computed once and saved.
+        """step -> head profile: of every checkpoint that the run keeps, each computed once and saved, and those that
+        training made (train.profile_every).
 
         progress: called with (checkpoints done, in all). Warns where two of the checkpoints that it scores are the same
         bytes: then the model did not change between them, or a checkpoint was copied.
@@ -178,7 +189,7 @@ class LoadedRun:
                 there.profile()
             if progress:
                 progress(done, len(kept))
-        return {step: Profile.load(self.run.heads, step) for step in kept}
+        return {step: Profile.load(self.run.heads, step) for step in profiled_steps(self.run)}
 
     def _score(self, progress: heads.Progress | None) -> Profile:
         e = self.experiment
@@ -215,7 +226,7 @@ def train_run(experiment: Experiment, name: str, root: Path | str = "runs", *, p
     run = runs.open_or_create(Path(root), experiment, name)
     if steps(run)[-1:] != [experiment.train.steps]:
         dataset = data.prepare(experiment, progress=_LOG.info, tokenizer=run.path / "tokenizer.json")
-        train(run, dataset, progress=progress)
+        train(run, dataset, progress=progress, profile=profiler(run, dataset))
     return load_run(run.path)
 
 

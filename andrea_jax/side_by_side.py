@@ -15,6 +15,7 @@ import pandas as pd
 from scipy.optimize import linear_sum_assignment
 
 from andrea_jax.config import Experiment
+from andrea_jax.errors import UserError
 from andrea_jax.heads import Profile, shares
 from andrea_jax.loaded import LoadedRun
 from andrea_jax.runs import Run
@@ -102,7 +103,11 @@ def compare(a: LoadedRun, b: LoadedRun, seed: int = 0) -> SideBySide:
     """Compares two runs, or `run.at(step)` with another step. Head profiles are computed where they are not saved.
 
     seed: of the nulls. Models may differ in everything; with fewer heads in one, some of the other stay unmatched.
+    Raises UserError where one is not an opened run.
     """
+    for name, given in (("a", a), ("b", b)):
+        if not isinstance(given, LoadedRun):
+            raise UserError(f"compare: {name} must be an opened run, as load_run gives it, not {given!r}")
     first, second = a.profile(), b.profile()
     return SideBySide(
         a=f"{a.run.name}, step {a.step}",

@@ -14,7 +14,7 @@ from andrea_jax.errors import UserError
 from andrea_jax.heads import Profile
 from andrea_jax.loaded import load_run
 
-SCORED = Profile(*[pd.DataFrame({"score": [0.25]})] * 5)
+SCORED = Profile(*[pd.DataFrame({"probe": ["entropy"], "score": [0.25], "n": [6 * 31]})] * 5)  # as many as the run asks
 
 
 @pytest.fixture(scope="module")

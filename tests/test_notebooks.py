@@ -91,6 +91,19 @@ def test_its_first_code_installs_nothing_where_the_package_is_there_and_its_seco
     assert re.search(r'^STEPS = int\(os.environ.get\("ANDREA_NOTEBOOK_STEPS", "\d+"\)\)', size.source, re.MULTILINE)
 
 
+def test_where_the_package_is_not_installed_the_checkout_beside_the_notebook_is(notebook, tmp_path, monkeypatch):
+    """As in Colab, whose servers are not here: a folder with the checkout in it, and a Python without the package."""
+    (tmp_path / "checkout").symlink_to(REPOSITORY)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    commands = []
+    monkeypatch.setattr("subprocess.run", lambda command, check: commands.append(command))
+    exec(code(notebook)[0].source, {})
+    assert [command[1:4] + command[5:] for command in commands] == [
+        ["-m", "pip", "install", str(tmp_path / "checkout")]
+    ]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_it_runs_on_a_tiny_setting_from_a_folder_beside_the_checkout(path: Path, tmp_path: Path):

@@ -52,6 +52,13 @@ def test_the_bound_model_gives_the_logits_of_a_trace_bit_for_bit(run):
     np.testing.assert_allclose(np.asarray(run.model(run.tokens("x = (a, [b])"))), compiled, rtol=1e-4, atol=1e-5)
 
 
+def test_comparing_with_a_path_says_that_the_run_must_be_opened(run):
+    with pytest.raises(UserError, match="compare: b must be an opened run, as load_run gives it, not 'runs/other'"):
+        andrea_jax.compare(run, "runs/other")
+    with pytest.raises(UserError, match="view: against must be an opened run, as load_run gives it, not 'runs/other'"):
+        run.view("def", against="runs/other")
+
+
 def test_metrics_are_one_row_a_step_with_null_where_nothing_was_measured(run):
     table, lines = run.metrics, run.run.metrics()
     assert len(table) < len(lines)  # step 5 was logged and evaluated: two lines, one row

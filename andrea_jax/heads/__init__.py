@@ -2,6 +2,7 @@
 
 from andrea_jax.heads.planted import planted
 from andrea_jax.heads.profile import BEHAVIOURS, Profile, profile, shares, specialization
+from andrea_jax.heads.quick import QuickProfile
 from andrea_jax.heads.scores import Measured, Progress, Sums, measure
 from andrea_jax.heads.targets import Targets
 
@@ -10,6 +11,7 @@ __all__ = [
     "Measured",
     "Profile",
     "Progress",
+    "QuickProfile",
     "Sums",
     "Targets",
     "measure",

@@ -19,7 +19,7 @@ from andrea_jax.heads.streams import Stream
 from andrea_jax.heads.targets import Targets
 
 ASKED = {"bracket": 1, "bracket_at_closer": 0}  # how many tokens before the closer
-WANTED_HARDEST = 500  # pairs; fewer make a score on the hardest pairs uncertain
+WANTED_HARDEST = 500  # pairs that report; fewer make a score on the hardest pairs uncertain
 MOST_WINDOWS = 32  # times n_sequences, to find them
 
 
@@ -30,11 +30,13 @@ class BracketStream(Stream):
     windows: BracketWindows
 
 
-def stream(dataset: Dataset, seq_len: int, n: int, seed: int) -> BracketStream:
-    """Held-out Python windows: n, and more, up to 32n, until they hold 500 of the hardest pairs."""
-    found = data.bracket_windows(dataset, seq_len, MOST_WINDOWS * n, seed)
-    hardest = np.cumsum(np.bincount(found.sequence[found.hardest], minlength=len(found.tokens)))
-    n_used = max(n, int(np.searchsorted(hardest, WANTED_HARDEST)) + 1)
+def stream(dataset: Dataset, seq_len: int, n: int, seed: int, most: int = MOST_WINDOWS) -> BracketStream:
+    """Held-out Python windows: n, and more, up to `most` times n, until the half that reports holds 500 of the hardest
+    pairs."""
+    found = data.bracket_windows(dataset, seq_len, most * n, seed)
+    hardest = np.bincount(found.sequence[found.hardest], minlength=len(found.tokens))
+    hardest[CHOOSE] = 0
+    n_used = max(n, int(np.searchsorted(hardest.cumsum(), WANTED_HARDEST)) + 1)
     if n_used < len(found.tokens):
         found = data.bracket_windows(dataset, seq_len, n_used, seed)
     targets = {probe: matches(found, probe) for probe in ASKED} | {"open_bracket": open_bracket(found)}

@@ -3,6 +3,7 @@
 import functools
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -62,6 +63,12 @@ class Profile:
                 raise UserError(f"{path}: no such file; step {step} has no head profile there")
         return cls(**{field: pd.read_parquet(path) for path, field in files.items()})
 
+    @property
+    def n_tokens(self) -> int | None:
+        """Of the text it was made on: sequences × seq_len; None where no entropy tells."""
+        counts = self.table.loc[self.table["probe"] == "entropy", "n"]
+        return None if counts.empty else int(counts.iloc[0])
+
     def __repr__(self) -> str:
         return f"{self._caption()}\n{self._shown().to_string(index=False, na_rep='')}"
 
@@ -98,16 +105,13 @@ def profile(
 ) -> Profile:
     """Runs every probe on held-out text, random tokens, repeats and brackets; one pass and one compilation a stream.
 
-    probe.n_sequences sequences a stream of at most seq_len tokens (more windows of brackets, until 500 pairs of the
-    hardest kind are found). The same arguments give the same tables. progress: called with (sequences done, in all).
+    probe.n_sequences sequences a stream of at most seq_len tokens (more windows of brackets, until the half that
+    reports has 500 pairs of the hardest kind). The same arguments give the same tables. progress: called with
+    (sequences done, in all).
     Raises UserError where the data set has too few windows or ids, or probe.periods do not fit.
     """
-    if seq_len > model.seq_len:
-        raise UserError(f"seq_len = {seq_len} is above model.seq_len = {model.seq_len}")
-    asked = (seq_len, probe.n_sequences, seed)
-    text, random = streams.text(dataset, *asked), streams.random_tokens(dataset, *asked)
-    repeats, bracket = streams.repeats(dataset, probe.periods, *asked), brackets.stream(dataset, *asked)
-    done, total = 0, sum(len(stream.tokens) for stream in (text, random, repeats, bracket))
+    asked = Asked.of(model, dataset, probe, seq_len, seed)
+    done, total = 0, sum(len(stream.tokens) for stream in asked)
 
     def run(stream: Stream, entropy: bool = False, listed: Targets | None = None) -> Measured:
         nonlocal done
@@ -116,14 +120,46 @@ def profile(
         settings = {"dtype": dtype, "backend": backend, "entropy": entropy, "listed": listed, "progress": tell}
         return measure(model, params, stream.tokens, stream.targets, **settings)
 
-    on_text, on_random, on_repeats = run(text, entropy=True), run(random), run(repeats)
-    on_brackets = run(bracket, listed=brackets.openers(bracket.windows))
-    results = _results(seq_len, repeats, bracket.windows.reason, (on_text, on_random, on_repeats, on_brackets))
+    on_text, on_random, on_repeats = run(asked.text, entropy=True), run(asked.random), run(asked.repeats)
+    on_brackets = run(asked.bracket, listed=brackets.openers(asked.bracket.windows))
+    return assembled(model, asked, (on_text, on_random, on_repeats, on_brackets))
+
+
+class Asked(NamedTuple):
+    """The streams that a profile is made of."""
+
+    text: Stream
+    random: Stream
+    repeats: Repeats
+    bracket: brackets.BracketStream
+
+    @staticmethod
+    def of(
+        model: config.Model,
+        dataset: Dataset,
+        probe: config.Probe,
+        seq_len: int,
+        seed: int,
+        most_brackets: int = brackets.MOST_WINDOWS,
+    ) -> "Asked":
+        if seq_len > model.seq_len:
+            raise UserError(f"seq_len = {seq_len} is above model.seq_len = {model.seq_len}")
+        asked = (seq_len, probe.n_sequences, seed)
+        text, random = streams.text(dataset, *asked), streams.random_tokens(dataset, *asked)
+        repeats = streams.repeats(dataset, probe.periods, *asked)
+        return Asked(text, random, repeats, brackets.stream(dataset, *asked, most_brackets))
+
+
+def assembled(model: config.Model, asked: Asked, measured: tuple[Measured, ...]) -> Profile:
+    """The tables, from what was measured on each stream."""
+    on_text, _, _, on_brackets = measured
+    windows, seq_len = asked.bracket.windows, asked.text.tokens.shape[1]
+    results = _results(seq_len, asked.repeats, windows.reason, measured)
     by_offset = {d: on_text.probes[offset_name(d)] for d in streams.offsets(seq_len)}
     table, best = tables.assemble(results, by_offset)
-    every = (table, _by_period(results, repeats.period), tables.offset_curves(by_offset))
+    every = (table, _by_period(results, asked.repeats.period), tables.offset_curves(by_offset))
     table, by_period, curves = (_left(model, frame) for frame in every)
-    return Profile(table, best, by_period, curves, brackets.table(bracket.windows, on_brackets))
+    return Profile(table, best, by_period, curves, brackets.table(windows, on_brackets))
 
 
 def _left(model: config.Model, table: pd.DataFrame) -> pd.DataFrame:

@@ -4,9 +4,10 @@ With the log-sum-exp of the attention kernel, one entry of the pattern costs one
 
     A[h, q, k] = exp(q_h·k_h/√head_dim − lse[h, q]),
 
-so only the listed (query, key) pairs are computed: O(pairs · head_dim), never T × T. What comes out are sums for each
-sequence, from which `statistics.py` makes scores and intervals in numpy. All of it is float32, whatever the model's
-dtype. Nothing that is passed in changes.
+so only the listed (query, key) pairs are computed: O(pairs · head_dim), never T × T. Probes of a fixed distance, of
+which the offset profile alone has 33, are read off one band of the pattern instead, which costs one small matmul. What
+comes out are sums for each sequence, from which `statistics.py` makes scores and intervals in numpy. All of it is
+float32, whatever the model's dtype. Nothing that is passed in changes.
 """
 
 import functools
@@ -24,6 +25,8 @@ from andrea_jax.heads.targets import Targets, check_single_documents
 from andrea_jax.model import Params, bind
 
 CHUNK = 1024  # pairs of a sequence gathered at once
+BAND = 32  # the longest distance read off a band
+WORTH_A_BAND = 8  # probes of a fixed distance; fewer cost less pair by pair
 TOKENS_A_BATCH = 2**14
 
 Progress = Callable[[int, int], None]  # (sequences done, sequences in all)
@@ -61,6 +64,7 @@ class Measured:
 
 
 NO_TARGETS = Targets(*np.zeros((3, 0), np.int32))
+Distances = tuple[int | None, ...]
 
 
 def measure(
@@ -87,13 +91,14 @@ def measure(
     n, length = tokens.shape
     if n == 0:
         return _nothing(config, targets, entropy)
-    pairs, single = Pairs.of(list(targets.values()), n), Pairs.of([listed], n)
+    distances = by_distance(list(targets.values()), n, length)
+    pairs, single = Pairs.of(list(targets.values()), n, distances), Pairs.of([listed], n)
     counted = np.stack([t.counted(n, length) for t in targets.values()], axis=1)
     size, batches = min(n, batch_size or max(1, TOKENS_A_BATCH // length)), []
     for start in range(0, n, size):
         rows = np.minimum(np.arange(start, start + size), n - 1)  # the last batch repeats a sequence to keep its shape
         arrays = tokens[rows].astype(np.int32), pairs.padded[:, rows], counted[rows], single.padded[:, rows]
-        sums = _measure(config, str(jnp.dtype(dtype)), backend, entropy, params, *arrays)
+        sums = _measure(config, str(jnp.dtype(dtype)), backend, entropy, distances, params, *arrays)
         batches.append({name: np.asarray(x)[: n - start] for name, x in sums.items()})
         if progress:
             progress(min(start + size, n), n)
@@ -118,6 +123,21 @@ def _nothing(config: Model, targets: Mapping[str, Targets], entropy: bool) -> Me
     return Measured(dict.fromkeys(targets, empty), nothing if entropy else None, nothing)
 
 
+def by_distance(targets: list[Targets], n: int, length: int) -> Distances:
+    """For each probe the one distance of all its targets, where it asks that of every query; else, and where so few
+    have one that a band would not pay, None."""
+    found = [_distance(t, n, length) for t in targets]
+    few = len(found) - found.count(None) < WORTH_A_BAND
+    return (None,) * len(found) if few else tuple(found)
+
+
+def _distance(t: Targets, n: int, length: int) -> int | None:
+    distance = t.query - t.key
+    first = int(distance[0]) if len(distance) else BAND + 1
+    whole = len(distance) == n * (length - max(first, 1))
+    return first if first <= BAND and whole and (distance == first).all() and t.query.min() > 0 else None
+
+
 @dataclass(frozen=True)
 class Pairs:
     """Some probes' pairs, sorted into their sequences.
@@ -131,7 +151,9 @@ class Pairs:
     place: np.ndarray
 
     @staticmethod
-    def of(targets: list[Targets], n: int) -> "Pairs":
+    def of(targets: list[Targets], n: int, distances: Distances = ()) -> "Pairs":
+        """Without the probes that have a distance: see `by_distance`."""
+        targets = [NO_TARGETS if i < len(distances) and distances[i] is not None else t for i, t in enumerate(targets)]
         probe = np.repeat(np.arange(len(targets)), [len(t.key) for t in targets])
         sequence, query, key = (np.concatenate([getattr(t, x) for t in targets]) for x in ("sequence", "query", "key"))
         counts = np.bincount(sequence, minlength=n)
@@ -149,6 +171,7 @@ def forward(
     dtype: str,
     backend: str,
     entropy: bool,
+    distances: Distances,
     params: Params,
     tokens: Array,
     pairs: Array,
@@ -158,8 +181,8 @@ def forward(
     """The model's logits, and what was measured on the way:
 
     mass, off_bos float32 [batch, probe, n_layer, n_head] · listed [batch, slot, n_layer, n_head] · entropy [batch,
-    n_layer, n_head] where asked. pairs and single: int32 [3, batch, slot], as in `Pairs`; counted bool [batch, probe,
-    query].
+    n_layer, n_head] where asked. distances: see `by_distance`. pairs and single: int32 [3, batch, slot], as in `Pairs`;
+    counted bool [batch, probe, query].
     """
     now: dict[str, Array] = {}
     layers: list[dict[str, Array]] = []
@@ -168,6 +191,8 @@ def forward(
         now[point] = value
         if point == "lse":
             mass, off_bos = _layer_sums(now["q"], now["k"], value, pairs, counted)
+            if any(distance is not None for distance in distances):
+                mass = mass + _on_band(now["q"], now["k"], value, distances)
             listed = pattern_at(now["q"], now["k"], value, single[0], single[1])
             layers.append({"mass": mass, "off_bos": off_bos, "listed": listed})
         if point == "entropy":
@@ -185,7 +210,7 @@ def _stack(layers: list[Array], n_head: int) -> Array:
     return jnp.stack(full, axis=-2)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
 def _measure(*arguments) -> dict[str, Array]:
     """`forward` without the logits, so that XLA leaves out what only they need."""
     return forward(*arguments)[1]
@@ -207,6 +232,32 @@ def _layer_sums(q: Array, k: Array, lse: Array, pairs: Array, counted: Array) ->
     every = jnp.broadcast_to(jnp.arange(length), (batch, length))
     off_bos = 1 - pattern_at(q, k, lse, every, jnp.zeros_like(every))
     return mass, jnp.einsum("bqh,bnq->bnh", off_bos, counted.astype(jnp.float32), precision=Precision.HIGHEST)
+
+
+def _on_band(q: Array, k: Array, lse: Array, distances: Distances) -> Array:
+    """Σ_q A[q, q − d] of the probes with a distance d, 0 of the others: float32 [batch, probe, n_head].
+
+    A block of BAND queries sees itself and the block before it, 2·BAND keys, which hold all its distances up to BAND.
+    """
+    batch, length, n_head, head_dim = q.shape
+    n = -(-length // BAND)
+    blocks = [jnp.pad(x.astype(jnp.float32), ((0, 0), (0, n * BAND - length), (0, 0), (0, 0))) for x in (q, k)]
+    queries, keys = (x.reshape(batch, n, BAND, x.shape[2], head_dim) for x in blocks)
+    before = jnp.pad(keys, ((0, 0), (1, 0), (0, 0), (0, 0), (0, 0)))[:, :-1]
+    queries = queries.reshape(batch, n, BAND, k.shape[2], -1, head_dim)  # query head h reads kv head h // group
+    scores = jnp.einsum(
+        "bnikgd,bnjkd->bnkgij", queries, jnp.concatenate([before, keys], axis=2), precision=Precision.HIGHEST
+    )
+    # row i of a block is wanted at columns i to i + BAND: one column more shifts each row by one, and they line up
+    flat = scores.reshape(batch, n, n_head, 2 * BAND**2) * head_dim**-0.5
+    skewed = jnp.pad(flat, ((0, 0), (0, 0), (0, 0), (0, BAND))).reshape(batch, n, n_head, BAND, 2 * BAND + 1)
+    of_row = jnp.pad(lse, ((0, 0), (0, 0), (0, n * BAND - length)), constant_values=jnp.inf)
+    of_row = of_row.reshape(batch, n_head, n, BAND).transpose(0, 2, 1, 3)[..., None]
+    band = jnp.exp(skewed[..., : BAND + 1] - of_row)  # the last is distance 0
+    row, distance = jnp.arange(n * BAND).reshape(1, n, 1, BAND, 1), BAND - jnp.arange(BAND + 1)[None, None, None, None]
+    mass = jnp.where(row >= jnp.maximum(distance, 1), band, 0).sum(axis=(1, 3))  # [batch, n_head, BAND + 1]
+    wanted = [jnp.zeros(mass.shape[:2]) if d is None else mass[..., BAND - d] for d in distances]
+    return jnp.stack(wanted, axis=1)
 
 
 def pattern_at(q: Array, k: Array, lse: Array, query: Array, key: Array) -> Array:

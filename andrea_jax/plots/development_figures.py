@@ -35,7 +35,8 @@ def appearances(profiles: Mapping[int, Scored], tokens_a_step: float) -> pd.Data
     Columns probe, layer, head · score, baseline: of that head at the last checkpoint, on all sequences · after, by:
     training tokens of the checkpoints between which it last passes half way from its baseline to its last score. A
     checkpoint counts as below half way where its whole interval is; `after` is null where none does: then the behaviour
-    is older than the first checkpoint, or too faint to say.
+    is older than the first checkpoint, or, where that one's interval is not above its baseline, too faint to say since
+    when, and `by` is null too.
     """
     steps, table, rows = sorted(profiles), _long(profiles), []
     for best in findings.found(profiles[steps[-1]].best).to_dict("records"):
@@ -46,6 +47,8 @@ def appearances(profiles: Mapping[int, Scored], tokens_a_step: float) -> pd.Data
         below = np.flatnonzero(curve["high"] < (score + baseline) / 2)
         after = tokens_a_step * steps[below[-1]] if len(below) else np.nan
         by = tokens_a_step * steps[below[-1] + 1 if len(below) else 0]
+        if not len(below) and not curve["low"].iloc[0] > curve["baseline"].iloc[0]:
+            by = np.nan
         rows.append((best["probe"], int(best["layer"]), int(best["head"]), score, baseline, after, by))
     return pd.DataFrame(rows, columns=["probe", "layer", "head", "score", "baseline", "after", "by"])
 
@@ -64,7 +67,7 @@ def finding(found: pd.DataFrame, n_checkpoints: int) -> str:
 
 def _appears(row: Mapping, again: bool = False) -> str:
     label, name = PROBES[row["probe"]].label, head_name(row["layer"], row["head"])
-    when = "is there from the first checkpoint on"
+    when = "is too faint to say since when" if np.isnan(row["by"]) else "is there from the first checkpoint on"
     if not np.isnan(row["after"]):
         when = f"{'' if again else 'appears '}between {count(row['after'])} and {count(row['by'])} tokens"
     start = label if again else label.capitalize()

@@ -98,6 +98,24 @@ def patterns(shown: Sequence[Pattern]) -> str:
     return f"On this text head {name} puts {on_target[i]:.2f} of its attention on {where} (outlined)"
 
 
+def examples(shown: Sequence[Pattern]) -> list[str]:
+    """Where on its text each head is nearest to its probe's targets (the last such token), and what it looks at."""
+    said = []
+    for p in shown:
+        on_target = (p.pattern * p.targets).sum(axis=1)
+        if not on_target.any():
+            continue
+        query = int(np.flatnonzero(on_target >= 0.99 * on_target.max())[-1])
+        key = int((p.pattern[query] * p.targets[query]).argmax())
+        read = "".join(p.tokens[: query + 1])
+        where = f"“{p.tokens[key]}”, {query - key} back" if key < query else "that token itself"
+        said.append(
+            f"Head {head_name(p.layer, p.head)}, {PROBES[p.probe].label}: at the end of “{read}” it puts "
+            f"{p.pattern[query, key]:.2f} of its attention on {where}."
+        )
+    return said
+
+
 def brackets(scores: pd.DataFrame) -> str:
     """Whether the best head beats, on the hardest pairs, every rule that keeps no count of open brackets.
 

@@ -102,6 +102,8 @@ def write_report(
     pictures = {
         name: _save(run, name, drawn[name], READING[name]) if name in drawn else _missing(name) for name in READING
     }
+    if patterns:
+        pictures["patterns"] += page.bullets(findings.examples(patterns))
     others = {question.section: [_answer(run, question)] for question in asked}
     for name in ("table", "best", "periods", "offsets", "brackets"):
         _save_table(run, "profile" if name == "table" else name, getattr(profile, name))
@@ -178,7 +180,8 @@ def _save(run: Run, name: str, drawn: Figure, reading: str) -> str:
 def _missing(name: str) -> str:
     why = ""
     if name == "development":
-        why = f" (it takes {FEWEST} scored checkpoints: train.log_spaced_checkpoints=true, then report --development)"
+        ways = "train.profile_every while it trains, or train.log_spaced_checkpoints=true, then report --development"
+        why = f" (it takes {FEWEST} scored checkpoints: {ways})"
     return page.text(f"Not computed for this run: {name}{why}.", "soft")
 
 

@@ -13,8 +13,11 @@ from andrea_jax.data import Tokenizer
 from andrea_jax.errors import UserError
 from andrea_jax.model import Params
 from andrea_jax.trace import Trace, head_outputs, trace
+from andrea_jax.viewer import pack
 from andrea_jax.viewer.assemble import Side, view_sides
 from andrea_jax.viewer.page import View
+
+LEAST = 64  # tokens that a text is filled up to
 
 
 @dataclass(frozen=True)
@@ -49,13 +52,15 @@ def view_models(
     if against is not None and against.config.layer_heads != config.layer_heads:
         text = f"against: {against.name} has {against.config.shape}, and {source.name} has {config.shape}"
         raise UserError(text)
-    traced = _trace(source, tokens)
-    successors = np.append(tokens[0, 1:], np.asarray(traced.logits[0, -1]).argmax())  # the last one is the guess
-    sides = [side(source, traced, successors, *chosen)]
+    n, filled = tokens.shape[1], _filled(tokens, config.seq_len)
+    traced = _trace(source, filled)
+    successors = np.append(filled[0, 1:], BOS)
+    successors[n - 1] = np.asarray(traced.logits)[0, n - 1].argmax()  # the last one is the guess
+    sides = [_cut(side(source, traced, successors, *chosen), n)]
     if against is not None:
-        sides.append(side(against, _trace(against, tokens), successors, *chosen))
+        sides.append(_cut(side(against, _trace(against, filled), successors, *chosen), n))
     pieces = [[b"\xe2\x9f\xa8bos\xe2\x9f\xa9" if i == BOS else tokenizer.token_bytes[i] for i in ids.tolist()]
-              for ids in (tokens[0], successors)]  # fmt: skip
+              for ids in (tokens[0], successors[:n])]  # fmt: skip
     return view_sides(
         pieces[0], sides, scores=scores, layers=chosen[0], heads=chosen[1], successors=pieces[1], title=title
     )
@@ -105,6 +110,21 @@ def _pattern(traced: Trace, layer: int, head: int) -> np.ndarray:
     if head < traced.config.layer_heads[layer]:
         return traced.pattern(layer, head)
     return np.zeros((traced.logits.shape[1],) * 2, np.float32)
+
+
+def _filled(tokens: np.ndarray, most: int) -> np.ndarray:
+    """Tokens [1, seq] and BOS after them, which none of them sees, up to a power of two or to `most`: texts of many
+    lengths share what was compiled for one."""
+    n = tokens.shape[1]
+    length = max(n, min(max(LEAST, 1 << (n - 1).bit_length()), most))
+    return np.pad(tokens, [(0, 0), (0, length - n)], constant_values=BOS)
+
+
+def _cut(side: Side, n: int) -> Side:
+    """The side of the first n tokens alone."""
+    measures = (side.value_norms, side.norms, side.logits)
+    cut = (None if values is None else pack.as_array(values)[..., :n] for values in measures)
+    return Side(side.name, pack.as_array(side.patterns)[..., :n, :n], *cut)
 
 
 def _trace(source: Source, tokens: np.ndarray) -> Trace:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from andrea_jax.errors import UserError
 from andrea_jax.runs import write_atomically
@@ -51,16 +51,47 @@ class View:
             raise UserError('a viewer whose selection comes back to Python needs anywidget: pip install "anywidget"')
         from andrea_jax.viewer.widget import Widget
 
-        return Widget(title=self.title, html=self.html, **self.payload["start"])
+        start = {name: self.payload["start"][name] for name in ("layer", "head", "token")}
+        return Widget(title=self.title, html=self.html, **start)
+
+    def at(
+        self,
+        layer: int | None = None,
+        head: int | None = None,
+        token: int | None = None,
+        *,
+        show: Literal["a", "b", "diff"] | None = None,
+        weighted: bool | None = None,
+    ) -> "View":
+        """The same view, opened at another selection; None: as it was. "Copy selection" in a notebook copies this call.
+
+        layer, head: their numbers in the model · token: its position · show, weighted: the side and the weighting.
+        UserError for what the view does not have.
+        """
+        has = {"layer": self.payload["layers"], "head": self.payload["heads"],
+               "token": range(len(self.payload["tokens"])),
+               "show": ("a", "b", "diff") if len(self.payload["sides"]) > 1 else ("a",)}  # fmt: skip
+        asked = {"layer": layer, "head": head, "token": token, "show": show}
+        asked = {name: value for name, value in asked.items() if value is not None}
+        for name, value in asked.items():
+            if value not in has[name]:
+                raise UserError(f"at: {name} = {value!r} is none of this view's")
+        shown = {} if weighted is None else {"weighted": "yes" if weighted else "no"}
+        return View(self.title, self.payload | {"start": self.payload["start"] | asked | shown})
 
     def _repr_html_(self) -> str:
         """The page in a frame of its own, apart from the notebook's keys and styles; it needs no kernel."""
-        style = f"width: 100%; height: {FRAME_HEIGHT}px; border: 0"
-        return f'<iframe title="{html.escape(self.title)}" style="{style}" srcdoc="{html.escape(self.html)}"></iframe>'
+        return frame(self.title, self.html)
 
     def __repr__(self) -> str:
         layers, heads, tokens = (len(self.payload[name]) for name in ("layers", "heads", "tokens"))
         return f"View({self.title}: {layers} layers × {heads} heads, {tokens} tokens, {len(self.html) / 1e6:.1f} MB)"
+
+
+def frame(title: str, page: str) -> str:
+    """An element of another page that holds this one."""
+    style = f"width: 100%; height: {FRAME_HEIGHT}px; border: 0"
+    return f'<iframe title="{html.escape(title)}" style="{style}" srcdoc="{html.escape(page)}"></iframe>'
 
 
 def in_script(text: str) -> str:

@@ -11,7 +11,7 @@ one.
 import anywidget  # pyright: ignore[reportMissingImports]
 import traitlets
 
-from andrea_jax.viewer.page import FRAME_HEIGHT, static
+from andrea_jax.viewer.page import FRAME_HEIGHT, frame, static
 
 
 class Widget(anywidget.AnyWidget):
@@ -24,3 +24,11 @@ class Widget(anywidget.AnyWidget):
     layer = traitlets.Int().tag(sync=True)
     head = traitlets.Int().tag(sync=True)
     token = traitlets.Int().tag(sync=True)
+
+    def _repr_mimebundle_(self, **kwargs: dict) -> tuple[dict, dict] | None:
+        """The widget, and beside it the page alone, for what shows notebooks without widgets, as an HTML export does.
+
+        JupyterLab takes the widget even where its kernel is gone and no widget state was saved: "model not found".
+        """
+        shown = super()._repr_mimebundle_(**kwargs)
+        return None if shown is None else (shown[0] | {"text/html": frame(self.title, self.html)}, shown[1])

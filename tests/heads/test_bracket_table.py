@@ -79,6 +79,15 @@ def test_rules_are_scored_on_the_same_pairs():
     assert score(table, "previous token", "all", "bracket_at_closer") == 0
 
 
+def test_windows_are_added_until_the_half_that_reports_has_the_wanted_hardest_pairs(dataset_named, monkeypatch):
+    monkeypatch.setattr(brackets, "WANTED_HARDEST", 5)
+    stream = brackets.stream(dataset_named("textwrap.py"), 97, 4, 0)
+    windows = stream.windows
+    reporting = windows.sequence[windows.hardest & (windows.sequence % 2 == 1)]
+    assert len(windows.tokens) > 4
+    assert len(reporting) >= 5 > (reporting < len(windows.tokens) - 1).sum()  # no window too many
+
+
 def test_only_the_half_that_did_not_choose_the_head_is_counted():
     table = brackets.table(windows(), measured())
     counts = table[table["probe"] == "bracket"].groupby("pairs", sort=False)["n"].unique().str[0].to_dict()

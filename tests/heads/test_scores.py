@@ -123,6 +123,35 @@ def test_converting_the_weights_leaves_every_score():
         np.testing.assert_array_equal(found.mass, third[name].mass)
 
 
+@pytest.mark.parametrize("length", [29, 71])  # less than a band, and two blocks and a piece
+def test_fixed_distances_are_read_off_a_band_and_are_what_the_whole_pattern_says(length: int):
+    config = dataclasses.replace(CONFIG, seq_len=71)
+    params, tokens = draw_params(config), draw_tokens(n=3, length=length)
+    by_offset = {f"{d} back": targets.fixed_offset(tokens, d) for d in range(min(33, length))}
+    asked = {**probes(tokens), **by_offset}
+    distances = scores.by_distance(list(asked.values()), 3, length)
+    assert distances == (1, None, None, 7, *range(len(by_offset)))
+    found = scores.measure(config, params, tokens, asked).probes
+    whole = patterns(config, params, tokens)
+    for d in range(len(by_offset)):
+        rows = np.arange(max(d, 1), length)
+        expected = whole[..., rows, rows - d].sum(axis=-1).transpose(1, 0, 2)
+        np.testing.assert_allclose(found[f"{d} back"].mass, expected, rtol=1e-5, atol=1e-5)
+    alone = scores.measure(config, params, tokens, probes(tokens)).probes
+    for name, sums in alone.items():  # pair by pair, where so few have a distance
+        np.testing.assert_allclose(found[name].mass, sums.mass, rtol=1e-5, atol=1e-5)
+
+
+def test_a_distance_that_is_not_asked_of_every_query_is_none():
+    tokens = draw_tokens()
+    every = [targets.fixed_offset(tokens, d) for d in range(9)]
+    part = [t.where(t.query < 28) for t in every]
+    row_0 = Targets(*(np.concatenate([x, [0]]).astype(np.int32)[1:] for x in vars(every[0]).values()))  # (0, 0, 0)
+    far = [targets.fixed_offset(tokens, 28)]
+    assert scores.by_distance([*every, *part, row_0, *far], N, 29) == (*range(9), *[None] * 10, 28)
+    assert scores.by_distance(every[:7], N, 29) == (None,) * 7
+
+
 @pytest.mark.parametrize(("projection", "dtype"), [("per_head", "float32"), ("fused", "bfloat16")])
 def test_measuring_leaves_the_logits_bit_identical(projection: str, dtype: str):
     config = dataclasses.replace(CONFIG, projection=projection, n_layer=1, positions="rotary")
@@ -130,8 +159,9 @@ def test_measuring_leaves_the_logits_bit_identical(projection: str, dtype: str):
     plain = jax.jit(lambda p, t: andrea.bind(config, p, dtype=dtype)(t))(params, tokens)
     pairs = scores.Pairs.of(list(probes(tokens).values()), N).padded
     counted = np.stack([t.counted(N, 29) for t in probes(tokens).values()], axis=1)
-    forward = jax.jit(scores.forward, static_argnums=(0, 1, 2, 3))
-    logits, measured = forward(config, dtype, "auto", True, params, tokens, pairs, counted, pairs)
+    forward = jax.jit(scores.forward, static_argnums=(0, 1, 2, 3, 4))
+    distances = (1, None, 0, 7)
+    logits, measured = forward(config, dtype, "auto", True, distances, params, tokens, pairs, counted, pairs)
     assert np.array_equal(np.asarray(plain), np.asarray(logits))
     assert {x.dtype for x in measured.values()} == {jnp.dtype("float32")}
 

@@ -66,6 +66,12 @@ def test_a_behaviour_that_the_first_checkpoint_has_is_older_than_it():
     )
 
 
+def test_a_last_score_barely_above_its_baseline_has_no_date():
+    found = appearances(grown((0.03,) * 6 + (0.05,), half_width=0.015), 100)  # half way is 0.04, and 0.03 reaches 0.045
+    assert np.isnan(of("induction", found)["after"]) and np.isnan(of("induction", found)["by"])
+    assert finding(found, 7).startswith("Induction (head 1.1: 0.05, uniform 0.03) is too faint to say since when; ")
+
+
 def test_the_title_tells_when_induction_appears_and_the_head_it_needs():
     assert finding(appearances(grown(LATE), 4096), 7) == (
         "Induction (head 1.1: 0.83, uniform 0.03) appears between 32.8k and 65.5k tokens; "
@@ -122,7 +128,7 @@ def test_a_report_shows_the_development_of_three_checkpoints_and_otherwise_says_
         run.append_metrics(row)
     profiles = dict(list(grown(LATE).items())[-n:])
     text = plots.write_report(run, profiles[32], step=32, profiles=profiles).read_text(encoding="utf-8")
-    what_to_do = "train.log_spaced_checkpoints=true, then report --development"
+    what_to_do = "train.profile_every while it trains, or train.log_spaced_checkpoints=true, then report --development"
     missing = f"Not computed for this run: development (it takes {FEWEST} scored checkpoints: {what_to_do})."
     assert (missing in text) == (n < 3)
     assert (run.figures / "development.svg").is_file() == (n >= 3)

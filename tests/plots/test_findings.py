@@ -1,9 +1,12 @@
+import dataclasses
+
+import numpy as np
 import pandas as pd
 import plot_data
 import pytest
 
 from andrea_jax.config import Data, Experiment, Model, Probe
-from andrea_jax.plots import findings
+from andrea_jax.plots import Pattern, findings
 
 
 def best(*rows: dict) -> pd.DataFrame:
@@ -98,3 +101,16 @@ def test_the_share_of_repeating_windows_is_said_whatever_it_is():
 def experiment(**data) -> Experiment:
     model = Model(vocab_size=4353, seq_len=128, d_model=64, n_layer=2, n_head=4)
     return Experiment(model=model, data=Data(seq_len=128, **data), probe=Probe(periods=(11, 17)))
+
+
+def test_an_example_is_the_last_token_at_which_a_head_is_nearest_to_its_targets():
+    pattern = np.array([[1, 0, 0, 0], [0.1, 0.9, 0, 0], [0, 0.9, 0.1, 0], [0.3, 0.3, 0.2, 0.2]])
+    targets = np.zeros((4, 4), bool)
+    targets[[1, 2, 3], [0, 1, 1]] = True
+    shown = Pattern(1, 2, "induction", 0.8, 0.1, list("abca"), pattern, targets)
+    assert findings.examples([shown]) == [
+        "Head 1.2, induction: at the end of “abc” it puts 0.90 of its attention on “b”, 1 back."
+    ]
+    assert findings.examples([dataclasses.replace(shown, targets=np.zeros((4, 4), bool))]) == []
+    itself = dataclasses.replace(shown, targets=np.eye(4, dtype=bool))
+    assert findings.examples([itself])[0].endswith("1.00 of its attention on that token itself.")

@@ -113,7 +113,7 @@ def test_what_was_not_computed_is_named_in_its_place_every_time(tmp_path):
     profile = dataclasses.replace(plot_data.profile(1, 1, undefined=plot_data.PROBES), brackets=pd.DataFrame())
     text = plots.write_report(run, profile, step=0).read_text(encoding="utf-8")
     words = " ".join(Page(text).words)
-    what_to_do = "train.log_spaced_checkpoints=true, then report --development"
+    what_to_do = "train.profile_every while it trains, or train.log_spaced_checkpoints=true, then report --development"
     assert f"Not computed for this run: development (it takes 3 scored checkpoints: {what_to_do})." in words
     for name in ("patterns", "brackets", "loss", "gradients", "checks", "induction"):
         assert f"Not computed for this run: {name}." in words

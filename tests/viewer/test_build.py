@@ -15,6 +15,7 @@ from andrea_jax.data.tokenizer import byte_tokenizer
 from andrea_jax.errors import UserError
 from andrea_jax.heads import planted
 from andrea_jax.trace import trace
+from andrea_jax.viewer import build, pack
 from andrea_jax.viewer.assemble import Side
 from andrea_jax.viewer.build import side
 
@@ -103,6 +104,22 @@ def test_per_head_and_fused_differ_by_rounding_only():
     a, _ = side_of(ATTENTION_ONLY, params)
     b, _ = side_of(fused.config, fused.params)
     np.testing.assert_allclose(a.patterns, b.patterns, atol=1e-5)
+
+
+def test_texts_of_many_lengths_share_one_program_and_end_in_the_models_guess(monkeypatch: pytest.MonkeyPatch):
+    params, tokenizer, shapes = draw_params(ATTENTION_ONLY), byte_tokenizer(), []
+
+    def traced(config, params, tokens, **settings):
+        shapes.append(tokens.shape)
+        return trace(config, params, tokens, **settings)
+
+    monkeypatch.setattr(build, "trace", traced)
+    for n in (5, 13):
+        shown = viewer.view_models(viewer.Source("A", ATTENTION_ONLY, params), TOKENS[:, :n], tokenizer, title="x")
+        guess = int(np.asarray(trace(ATTENTION_ONLY, params, TOKENS[:, :n]).logits)[0, -1].argmax())
+        assert len(shown.payload["tokens"]) == len(shown.payload["successors"]) == n
+        assert shown.payload["successors"][-1] == pack.shown(tokenizer.token_bytes[guess])
+    assert shapes == [(1, 23)] * 2  # the model's positions
 
 
 def test_numbers_that_are_none_of_the_models_are_refused():

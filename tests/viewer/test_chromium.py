@@ -114,6 +114,14 @@ def test_tab_walks_through_the_heads(browser, pages):
     assert browser.run("document.activeElement.matches('.cell:focus-visible')")
 
 
+def test_brackets_take_the_focus_along_when_a_head_was_clicked(browser, pages):
+    browser.open(f"{pages['one']}#layer=4&head=0")
+    browser.point_at("#grid button:nth-of-type(2)", click=True)
+    browser.press("]", "]")
+    assert (browser.state()["layer"], browser.state()["head"]) == ("6", "0")
+    assert browser.run("document.activeElement.matches('.cell:nth-of-type(4)[aria-current]')")
+
+
 def test_help_opens_and_closes_and_takes_the_other_keys_meanwhile(browser, pages):
     browser.open(f"{pages['one']}#token=5")
     browser.press("?", "ArrowLeft")

@@ -154,3 +154,18 @@ def test_scripts_and_styles_are_short_files():
     for file in (resources.files("andrea_jax.viewer") / "static").iterdir():
         lines = file.read_text(encoding="utf-8").splitlines()
         assert len(lines) <= 300, file.name
+
+
+def test_a_view_opens_at_another_selection_and_keeps_what_is_not_asked_for():
+    view = viewer.view(SIX, uniform(2, 3, 6), layers=[4, 5], heads=[7, 8, 9], title="six")
+    start = data_of(view.at(5, token=2, weighted=True).html)["start"]
+    assert start == {"layer": 5, "head": data_of(view.html)["start"]["head"], "token": 2, "weighted": "yes"}
+    assert data_of(view.html)["start"]["layer"] == 4  # another view; this one is as it was
+
+
+@pytest.mark.parametrize("wrong", [{"layer": 0}, {"head": 1}, {"token": 6}, {"show": "diff"}], ids=str)
+def test_a_selection_that_a_view_does_not_have_is_refused(wrong):
+    view = viewer.view(SIX, uniform(2, 3, 6), layers=[4, 5], heads=[7, 8, 9])
+    (name,) = wrong
+    with pytest.raises(UserError, match=f"at: {name} = .* is none of this view's"):
+        view.at(**wrong)

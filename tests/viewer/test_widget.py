@@ -31,3 +31,9 @@ def test_the_selection_begins_where_the_page_does_and_follows_the_front_end(view
     assert (shown.layer, shown.head, shown.token) == (5, 9, 2)
     assert sorted(seen) == [("head", 9), ("layer", 5), ("token", 2)]
     assert shown.html == view.html
+
+
+def test_a_widget_without_a_kernel_is_the_page_alone(view):
+    pytest.importorskip("anywidget", reason="anywidget is not installed (it is an extra of notebooks)")
+    data, _ = view.widget()._repr_mimebundle_()
+    assert "application/vnd.jupyter.widget-view+json" in data and data["text/html"] == view._repr_html_()

@@ -4,6 +4,7 @@
 const state = { layer: 0, head: 0, token: 0, show: "a", weighted: false, hover: null, key: null };
 const dirty = new Set(["all"]);
 const LINKABLE = location.protocol !== "about:"; // a page inside a notebook has no address of its own
+const LINK = LINKABLE ? "Copy link" : "Copy selection";
 
 // What to draw again: "matrix" (another head or size), "all" (other colours or numbers everywhere); marks always.
 function schedule(...parts) {
@@ -60,6 +61,23 @@ function address() {
   return `#${words}`;
 }
 
+// The selection as a call of View.at, which opens it again in a notebook.
+function inPython() {
+  const words = Object.entries(outside()).map(([name, number]) => `${name}=${number}`);
+  if (sides.length > 1) words.push(`show="${state.show}"`);
+  if (state.weighted) words.push("weighted=True");
+  return `at(${words.join(", ")})`;
+}
+
+async function copy(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
 // From numbers of the model to a selection; what the page does not have is left as it is.
 function inside(words) {
   const wanted = {};
@@ -86,7 +104,8 @@ function writeControls() {
 function buildControls() {
   node("sides").hidden = sides.length === 1;
   node("weighting").hidden = !WEIGHABLE;
-  node("link").hidden = !LINKABLE;
+  node("link").textContent = LINK;
+  node("link").title = LINKABLE ? "" : "in Python: view.at(…) opens here again";
   for (const button of document.querySelectorAll("#sides button")) {
     const letter = { a: "A", b: "B" }[button.dataset.show];
     if (letter) button.textContent = `${letter}: ${sides[letter === "A" ? 0 : 1]?.name}`;
@@ -95,17 +114,25 @@ function buildControls() {
   for (const button of document.querySelectorAll("#weighting button"))
     button.addEventListener("click", () => select({ weighted: button.dataset.weighted === "yes" }));
   node("ask").addEventListener("click", () => node("help").showModal());
+  document.querySelector(".skip").addEventListener("click", (event) => {
+    event.preventDefault(); // in a frame "#text" is an address of the page around it, which would be loaded in here
+    node("text").focus();
+  });
   node("link").addEventListener("click", async () => {
-    history.replaceState(null, "", address());
-    await navigator.clipboard.writeText(location.href);
-    node("link").textContent = "Copied";
-    setTimeout(() => (node("link").textContent = "Copy link"), 1500);
+    if (LINKABLE) history.replaceState(null, "", address());
+    const text = LINKABLE ? location.href : inPython();
+    const copied = await copy(text);
+    node("link").textContent = copied ? "Copied" : text; // where a frame may not copy, it can be read and selected
+    if (copied) setTimeout(() => (node("link").textContent = LINK), 1500);
   });
 }
 
 function step(heads) {
+  const button = () => cells[state.layer][state.head].button;
+  const focused = document.activeElement === button();
   const place = state.layer * N_HEADS + state.head + heads + N_LAYERS * N_HEADS;
   select({ layer: Math.floor(place / N_HEADS) % N_LAYERS, head: place % N_HEADS });
+  if (focused) button().focus(); // left behind, the ring of the focus would look like the selection
 }
 
 function go(token) {
@@ -147,7 +174,7 @@ dark.addEventListener("change", () => schedule("all"));
 
 buildControls();
 buildGrid();
-Object.assign(state, inside(payload.start), sides.length > 1 ? { show: "diff" } : {}, fromAddress());
+Object.assign(state, sides.length > 1 ? { show: "diff" } : {}, inside(payload.start), fromAddress());
 render();
 scrollToToken(state.token);
 document.documentElement.dataset.ready = "yes";
