@@ -63,13 +63,16 @@ class Finding:
 def write(finding: Finding, folder: Path) -> Path:
     """<folder>/<claim>.json: the finding, when it was found, on what device, by which command and versions.
 
-    NumPy's numbers are numbers, and one that is not finite is null.
+    One that was not found on a CPU is <claim>-<platform>.json, and stands beside that of a CPU. NumPy's numbers are
+    numbers, and one that is not finite is null.
     """
-    origin = finding.origin or {"date": now(), "device": device(), **circumstances()}
+    origin: dict = dict(finding.origin or {}) or {"date": now(), "device": device(), **circumstances()}
+    platform = origin["device"]["platform"]
+    name = finding.claim if platform == "cpu" else f"{finding.claim}-{platform}"
     written = {"claim": finding.claim, "verdict": finding.verdict, "sentence": finding.sentence, **origin,
                "numbers": finding.numbers}  # fmt: skip
     text = json.dumps(_finite(written), indent=1, ensure_ascii=False, allow_nan=False)
-    return write_atomically(folder / f"{finding.claim}.json", text + "\n")
+    return write_atomically(folder / f"{name}.json", text + "\n")
 
 
 def report(findings: Sequence[Finding], folder: Path) -> int:
@@ -93,18 +96,20 @@ every verdict with the sizes in its command's config.
 
 
 def page(folder: Path) -> str:
-    """docs/results/claims.md: the finding of every claim that has one in `folder`."""
-    return HEADING + "".join(f"{_row(claim, folder / f'{claim}.json')}\n" for claim in CLAIMS)
+    """docs/results/claims.md: every claim with its findings in `folder`, one a device."""
+    rows = []
+    for claim, sentence in CLAIMS.items():
+        found = [*folder.glob(f"{claim}.json"), *sorted(folder.glob(f"{claim}-*.json"))]
+        rows += [_row(claim, path) for path in found] or [f"| {claim} | {sentence} | {NOT_MEASURED} | | |"]
+    return HEADING + "\n".join(rows) + "\n"
 
 
 def _row(claim: str, path: Path) -> str:
-    if not path.is_file():
-        return f"| {claim} | {CLAIMS[claim]} | {NOT_MEASURED} | | |"
     found = json.loads(path.read_text(encoding="utf-8"))
     kind = "CPU" if found["device"]["platform"] == "cpu" else found["device"]["kind"]
     how = f"`python {found['command']}`, {found['date'][:10]}, {kind} ({found['cpu_count']} cores), "
     how += f"jax {found['versions']['jax']}"
-    cells = (f"[{claim}](claims/{claim}.json)", CLAIMS[claim], f"**{found['verdict']}**", found["sentence"], how)
+    cells = (f"[{claim}](claims/{path.name})", CLAIMS[claim], f"**{found['verdict']}**", found["sentence"], how)
     return f"| {' | '.join(cell.replace('|', '∣') for cell in cells)} |"
 
 

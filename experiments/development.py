@@ -1,12 +1,15 @@
-"""Do heads specialize by training alone, and what does a second layer give them (C8)?
+"""Do heads specialize by training alone, from what in the text, and what does a second layer give them (C8)?
 
     python experiments/development.py configs/ablations/development.toml
 
 Trains the sweep over n_layer with checkpoints at steps 0, 1, 2, 4, ..., or takes its runs, and scores heads at
-initialization, at a few steps and at the end. Writes C8.json to --out. Shuffled text is no setting yet: left out.
+initialization, at a few steps and at the end; and those of --order, on text in order and on shuffled text, with and
+without repeats, at the end. All on held-out text as it is. Writes C8.json to --out.
 """
 
+import argparse
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -18,53 +21,68 @@ from andrea_jax.training import steps
 
 BETWEEN = (64, 256, 512, 1024)  # besides the first and the last
 BEST = ("previous_token", "induction")
+MEASURES = ("specialization", *BEST)
 
 
 def score(loaded: LoadedRun) -> dict:
     """specialization (mean over heads), and the best head of each of BEST."""
-    profile = loaded.profile()
+    profile, e = loaded.profile(), loaded.experiment
     best = {row["probe"]: float(row["score"]) for row in profile.best.to_dict("records")}
     mean = float(specialization(profile)["specialization"].to_numpy(np.float64).mean())
-    e = loaded.experiment
-    about = {"n_layer": e.model.n_layer, "seed": e.train.seed, "step": loaded.step}
+    about = {"n_layer": e.model.n_layer, "shuffled": e.data.shuffled, "repeat_share": e.data.repeat_share,
+             "seed": e.train.seed, "step": loaded.step}  # fmt: skip
     return {**about, "specialization": mean, **{name: best[name] for name in BEST}}
 
 
-def of(rows: Sequence[dict], measure: str, n_layer: int, step: int) -> dict[int, float]:
-    """seed -> value."""
-    return {row["seed"]: row[measure] for row in rows if (row["n_layer"], row["step"]) == (n_layer, step)}
+def of(rows: Sequence[dict], measure: str, **where: object) -> dict[int, float]:
+    """seed -> value, of the rows in which everything of `where` is so."""
+    return {row["seed"]: row[measure] for row in rows if all(row[name] == value for name, value in where.items())}
 
 
-def finding(rows: Sequence[dict]) -> claims.Finding:
+def compared(rows: Sequence[dict], a: dict, b: dict) -> tuple[dict[str, Estimate], str]:
+    """b − a by measure, and both means with the difference as a sentence."""
+    found = {name: seeds.difference(of(rows, name, **a), of(rows, name, **b)) for name in MEASURES}
+    means = [{name: seeds.mean(list(of(rows, name, **x).values())).value for name in MEASURES} for x in (a, b)]
+    parts = [f"{name.replace('_', ' ')} {means[0][name]:.2f} → {means[1][name]:.2f} ({claims.interval(found[name])})"
+             for name in MEASURES]  # fmt: skip
+    return found, ", ".join(parts)
+
+
+def finding(rows: Sequence[dict], order: Sequence[dict]) -> claims.Finding:
+    """rows: of the sweep over n_layer, at several steps · order: of that over the text, each at its last."""
     deep, shallow = (choose(row["n_layer"] for row in rows) for choose in (max, min))
-    last = max(row["step"] for row in rows)
-    names = ("specialization", *BEST)
-    start, end, one_layer = (
-        {name: seeds.mean(list(of(rows, name, *place).values())) for name in names}
-        for place in ((deep, 0), (deep, last), (shallow, last))
-    )
-    gained = {name: seeds.difference(of(rows, name, deep, 0), of(rows, name, deep, last)) for name in names}
-    second = {name: seeds.difference(of(rows, name, shallow, last), of(rows, name, deep, last)) for name in names}
-    risen = gained["specialization"]
+    last = {"step": max(row["step"] for row in rows)}
+    plans = {
+        "initialization → trained": (rows, {"n_layer": deep, "step": 0}, {"n_layer": deep, **last}),
+        f"{shallow} → {deep} layers": (rows, {"n_layer": shallow, **last}, {"n_layer": deep, **last}),
+    }
+    for share in sorted({row["repeat_share"] for row in order}):
+        text = f"shuffled → ordered text, {share:.0%} of the windows repeats"
+        where = {"repeat_share": share}
+        plans[text] = (order, {"shuffled": True, **where}, {"shuffled": False, **where})
+    found, said = {}, []
+    for name, (measured, a, b) in plans.items():
+        found[name], sentence = compared(measured, a, b)
+        said.append(f"{name}: {sentence}")
+    risen = found["initialization → trained"]["specialization"]
     verdict = claims.HOLDS if risen.verdict == "beyond noise" and risen.value > 0 else claims.DOES_NOT
-    parts = [f"{name.replace('_', ' ')} {start[name].value:.2f} at initialization, {end[name].value:.2f} trained "
-             f"(difference {claims.interval(gained[name])}), {one_layer[name].value:.2f} with {shallow} layer"
-             for name in names]  # fmt: skip
-    numbers = {"rows": list(rows), "gained": _numbers(gained), "second_layer": _numbers(second)}
-    return claims.Finding("C8", verdict, f"{'; '.join(parts)}; {risen.n} seeds; shuffled text: not measured", numbers)
-
-
-def _numbers(found: dict[str, Estimate]) -> dict:
-    return {name: claims.as_numbers(one) for name, one in found.items()}
+    numbers = {"rows": list(rows), "order": list(order)} | {
+        name: {measure: claims.as_numbers(one) for measure, one in each.items()} for name, each in found.items()
+    }
+    return claims.Finding("C8", verdict, f"{'; '.join(said)} ({risen.n} seeds)", numbers)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    args = claims.parser(__doc__, "configs/ablations/development.toml").parse_args(argv)
+    parser = claims.parser(__doc__, "configs/ablations/development.toml")
+    order = Path("configs/ablations/shuffled.toml")
+    parser.add_argument("--order", type=Path, default=order, help=f"the sweep over the text ({order})")
+    args = parser.parse_args(argv)
     rows = []
     for loaded in claims.trained(args):
         kept = steps(loaded.run)
         rows += [score(loaded.at(step)) for step in kept if step in (0, *BETWEEN, kept[-1])]
-    return claims.report([finding(rows)], args.out)
+    order = [score(loaded) for loaded in claims.trained(argparse.Namespace(**{**vars(args), "config": args.order}))]
+    return claims.report([finding(rows, order)], args.out)
 
 
 if __name__ == "__main__":

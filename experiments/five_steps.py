@@ -3,7 +3,8 @@
     python experiments/five_steps.py configs/andrea-120m.toml
 
 Counts the matrix products under each name in the forward pass as XLA gets it, and looks for the names in what it makes
-of that: those are what a profile shows. Time shares need a profile on a GPU. Writes C14.json to --out.
+of that: those are what a profile shows. Their shares of a step's time are in `andrea bench train`. Writes C14.json to
+--out.
 """
 
 import argparse
@@ -53,9 +54,7 @@ def finding(config: Model) -> claims.Finding:
     fewer = one == {"W_QKV": n, "attention": 2 * n, "W_O": n}
     shown = ", ".join(f"{step} {count}" for step, count in three.items())
     fused = ", ".join(f"{step} {count}" for step, count in one.items())
-    sentence = (
-        f"products in {n} layers, W_Q, W_K and W_V apart: {shown}; side by side: {fused}. Time shares: not measured"
-    )
+    sentence = f"products in {n} layers, W_Q, W_K and W_V apart: {shown}; side by side: {fused}"
     if five and fewer:
         verdict = "holds if W_Q, W_K and W_V are multiplied apart; side by side they are one step, and three are left"
     else:

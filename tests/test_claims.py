@@ -40,6 +40,17 @@ def test_what_nobody_measured_is_said_to_be_not_measured(tmp_path: Path):
     assert "0 of ∣x∣" in measured and "(claims/C6.json)" in measured
 
 
+def test_what_was_found_on_a_gpu_stands_beside_what_was_found_on_a_cpu(tmp_path: Path):
+    origin = {"date": "2026-01-02T03:04:05", "command": "-m andrea_jax.cli bench projections", "versions": {"jax": "1"},
+              "cpu_count": 16, "device": {"platform": "gpu", "kind": "a GPU", "count": 1}}  # fmt: skip
+    claims.write(claims.Finding("C4", "does not hold", "", {}), tmp_path)
+    claims.write(claims.Finding("C4", "holds", "", {}, origin), tmp_path)
+    cpu, gpu = [line for line in claims.page(tmp_path).splitlines() if line.startswith("| [C4]")]
+    assert "(claims/C4.json)" in cpu and "**does not hold**" in cpu and "CPU" in cpu
+    assert "(claims/C4-gpu.json)" in gpu and "**holds**" in gpu
+    assert "`python -m andrea_jax.cli bench projections`, 2026-01-02, a GPU (16 cores), jax 1" in gpu
+
+
 def test_the_json_of_a_finding_says_when_by_what_and_on_what_and_has_no_nan(tmp_path: Path):
     path = claims.write(claims.Finding("C6", "holds", "", {"x": [1.5, math.inf], "by_step": {3: math.nan}}), tmp_path)
     found = json.loads(path.read_text(), parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
@@ -103,8 +114,11 @@ def test_the_studies_of_trained_heads_give_their_findings(tiny_config, tmp_path)
     log_spaced.write_text(f'extends = "{tiny_config}"\n[train]\nlog_spaced_checkpoints = true\n')
     study = swept(log_spaced, tmp_path, ['"model.n_layer" = [2, 1]', '"train.seed" = [0, 1]'])
     where = [str(study), "--runs", str(tmp_path / "runs"), "--out", str(tmp_path)]
-    for name, claim in {"development": "C8", "redundancy": "C9"}.items():
-        assert script(name).main(where) == 0
+    order = tmp_path / "order.toml"
+    values = '[sweep]\n"data.shuffled" = [false, true]\n"train.seed" = [0, 1]\n'
+    order.write_text(f'extends = "{tiny_config}"\n{values}')
+    for name, (claim, more) in {"development": ("C8", ["--order", str(order)]), "redundancy": ("C9", [])}.items():
+        assert script(name).main([*where, *more]) == 0
         found = json.loads((tmp_path / f"{claim}.json").read_text())
         assert found["verdict"] in ("holds", "does not hold") or found["verdict"].startswith("holds if ")
     twins = json.loads((tmp_path / "C9.json").read_text())["numbers"]["twins"]

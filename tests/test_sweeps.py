@@ -79,6 +79,11 @@ def test_a_wrong_sweep_is_refused(tmp_path: Path, sweep: str, line: str):
     assert errors(path) == [f"grid.toml: {line}"]
 
 
+def test_a_sweep_over_nothing_is_refused(tmp_path: Path):
+    path = write(tmp_path, "grid.toml", f"{BASE}[sweep]\n")
+    assert errors(path) == ["grid.toml: sweep = {}: must be a table of one or more keys"]
+
+
 def test_an_override_of_a_swept_key_is_refused(tmp_path: Path):
     path = write(tmp_path, "grid.toml", f'{BASE}[sweep]\n"train.seed" = [0, 1]')
     (line,) = errors(path, "train.seed=4")

@@ -37,8 +37,9 @@ class _ToStderr(logging.Handler):
 
 @contextlib.contextmanager
 def progress(what: str, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
-    """A bar on stderr, gone when done; yields a function to be told (done, total)."""
-    with Progress(console=Console(stderr=True), transient=True, disable=quiet) as bar:
+    """A bar on stderr, where that is a terminal, gone when done; yields a function to be told (done, total)."""
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=quiet or not console.is_terminal) as bar:
         task = bar.add_task(what, total=None)
 
         def tell(done: int, total: int) -> None:

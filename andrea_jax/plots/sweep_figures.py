@@ -6,10 +6,12 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from andrea_jax.plots.style import BLACK, FAINT, GREY, KINDS, Figure, figure, grid, styled
 from andrea_jax.seeds import mean
+
+THOUSANDS = 10_000  # from here on numbers of an axis are grouped
 
 
 def effects(table: pd.DataFrame) -> pd.DataFrame:
@@ -73,8 +75,9 @@ def sweep(table: pd.DataFrame, key: str, title: str | None = None) -> Figure:
         _panel(ax, by_setting, baselines)
         ax.set(xlabel=key, ylabel=measure)
     for ax in axes[len(values) :]:
-        ax.set_visible(False)
-    axes[len(values) - 1].legend(loc="best", fontsize=7.5)
+        ax.set_axis_off()
+    names = {name: drawn for ax in axes for drawn, name in zip(*ax.get_legend_handles_labels(), strict=True)}
+    axes[-1].legend(names.values(), names, loc="upper left" if len(axes) > len(values) else "best", fontsize=7.5)
     return made
 
 
@@ -93,6 +96,8 @@ def _panel(ax: Axes, by_setting: dict[object, dict[object, float]], baselines: n
     ax.set_xticks(x, [str(setting) for setting in by_setting])
     ax.set_xlim(-0.4, len(by_setting) - 0.6)
     ax.yaxis.set_major_locator(MaxNLocator(5))
+    if max(ax.get_ylim()) >= THOUSANDS:
+        ax.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     grid(ax)
 
 

@@ -122,7 +122,7 @@ class RunsCompared:
     def _runs_table(self) -> Table:
         made = new_table(f"{len(self.runs)} runs", "\n".join(f"! {note}" for note in self.notes) or None)
         columns = [name for name in (*measures(self.keys), "peak_memory_mib") if self._taken(name)]
-        made.add_column("run", no_wrap=True)
+        made.add_column("run")
         for name in columns:
             made.add_column(name.replace("_", " "), justify="right")
         for one, row in zip(self.measured, self.runs.to_dict("records"), strict=True):

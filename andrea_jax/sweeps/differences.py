@@ -45,7 +45,8 @@ def _with(setting: Setting, i: int, value: str) -> Setting:
 def _contrast(a: Setting, b: Setting, keys: Sequence[str]) -> Contrast:
     names, differ = list(short(keys).values()), [i for i in range(len(keys)) if a[i] != b[i]]
     changed = ", ".join(f"{names[i]} {b[i]} against {a[i]}" for i in differ[:2])
-    changed += f" and {len(differ) - 2} more keys" if len(differ) > 2 else ""
+    left = len(differ) - 2
+    changed += f" and {left} more key{'s' if left > 1 else ''}" if left > 0 else ""
     same = "".join(f" · {name} {b[i]}" for i, name in enumerate(names[:3]) if i not in differ)
     return Contrast(a, b, tuple(keys[i] for i in differ), changed + same)
 

@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 from andrea_jax import data
 from andrea_jax.config import Data, Experiment
 from andrea_jax.data import Dataset
+from andrea_jax.profiled import profiler
 from andrea_jax.runs import Run, now, write_atomically
 from andrea_jax.training import Elsewhere, Interrupted, train
 
@@ -41,7 +42,8 @@ def work(path: Path | str) -> Outcome:
         if is_finished(run):
             return Outcome("finished")
         (path / FAILURE).unlink(missing_ok=True)
-        train(run, dataset(run.experiment), progress=False)
+        found = dataset(run.experiment)
+        train(run, found, progress=False, profile=profiler(run, found))
     except Elsewhere:
         return Outcome("elsewhere", "another process trains it")
     except Interrupted as stopped:

@@ -56,6 +56,19 @@ def test_the_figure_has_a_point_a_seed_and_is_readable(seeds):
     ) == 1  # a baseline for scores only
 
 
+def test_the_legend_names_what_any_panel_draws_and_stands_in_the_place_of_a_missing_panel():
+    speed = table().query("measure == 'loss (nats)'").assign(measure="tokens/s", value=lambda rows: 2e4 * rows["value"])
+    figure = sweep(pd.concat([table(), speed]), "model.n_head")
+    *panels, spare = figure.axes
+    assert [ax.get_legend() for ax in panels] == [None] * 3 and not spare.axison
+    legend = spare.get_legend()
+    assert legend is not None
+    names = [text.get_text() for text in legend.get_texts()]
+    assert names == ["mean over seeds, 95%", "seed 0", "seed 1", "seed 2", "uniform attention"]
+    figure.draw_without_rendering()
+    assert "40,000" in [label.get_text() for label in panels[-1].get_yticklabels()]
+
+
 def test_a_setting_has_the_t_interval_of_its_mean_and_may_lack_a_seed():
     lacking = table().drop(index=[1])  # the loss of setting 1, seed 1
     figure = sweep(lacking, "model.n_head", "A title of its own")

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -127,6 +128,19 @@ def test_bad_input_gets_one_message_and_changes_nothing(andrea, grid, words, sai
     assert said in err
     assert err.count("error:") == 1 and "Traceback" not in err
     assert contents(grid.parent) == before
+
+
+def test_a_line_that_a_killed_run_cut_is_one_line_of_warning_and_no_error(andrea, grid):
+    run = sorted((grid.parent / "runs").iterdir())[0]
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 1')
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        code, _, err = andrea("compare", grid)
+    assert code == 0
+    said = [line for line in err.splitlines() if "skipped, the run stopped while writing it" in line]
+    assert said and all(line.startswith("warning: ") for line in said)
+    assert "runs.py" not in err
 
 
 def test_a_damaged_run_is_said_by_both_commands(andrea, grid):
