@@ -26,6 +26,33 @@ def token(text: str) -> int:
     return int(text)
 
 
+def above_0(text: str) -> float:
+    """A finite number above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a number above 0, not {text}")
+    return value
+
+
+UNITS = {"GB": 10**9, "GiB": 2**30, "MB": 10**6, "MiB": 2**20}
+
+
+def memory(text: str) -> int:
+    """Bytes: 24GB -> 24,000,000,000; also GiB, MB, MiB."""
+    number = text.rstrip("GMiB")
+    unit = text[len(number) :].strip()
+    try:
+        value = float(number)
+    except ValueError:
+        value = math.nan
+    if unit not in UNITS or not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a size such as 24GB ({', '.join(UNITS)}), not {text}")
+    return int(value * UNITS[unit])
+
+
 def temperature(text: str) -> float:
     """0 or more, and finite."""
     try:

@@ -1,5 +1,6 @@
 """What a compiled program does, read from its text."""
 
+import math
 import re
 
 _COMPUTATION = re.compile(r"^(?P<entry>ENTRY )?%?(?P<name>[\w.-]+) \(.*\{$")
@@ -60,3 +61,47 @@ def _computations(hlo: str) -> tuple[str, dict[str, list[str]]]:
         elif name:
             computations[name].append(line)
     return entry, computations
+
+
+_COLLECTIVE = re.compile(
+    r" = (?P<type>.*?) (?P<kind>all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(?P<start>-start)?\("
+)
+_ARRAY = re.compile(r"\b(?P<kind>pred|[a-z]+(?P<bits>\d+))\w*\[(?P<shape>[\d,]*)\]")
+
+
+def collectives(hlo: str) -> dict[str, tuple[int, int]]:
+    """Kind -> (how many, bytes that each device sends) of one run of a compiled program, in rings of n devices.
+
+    all-reduce: 2·(n − 1)/n of its array · all-gather, all-to-all: (n − 1)/n of the result · reduce-scatter: n − 1 times
+    the result · collective-permute: the array. Those of one number (norms, the loss) count with their 4 bytes.
+    """
+    found: dict[str, tuple[int, int]] = {}
+    for line in hlo.splitlines():
+        if not (match := _COLLECTIVE.search(line)):
+            continue
+        sizes = [_bytes(array) for array in _ARRAY.finditer(match["type"])]
+        if match["start"] and match["kind"] in ("all-gather", "collective-permute"):  # (operands, results, ...)
+            arrays = len(re.findall(r"\[[\d,]*\]", match["type"]))
+            sizes = sizes[arrays // 2 :] if match["kind"] == "all-gather" else sizes[1:2]
+        n, size = _ring(line), sum(sizes)
+        part = {"all-reduce": 2 * (n - 1) / n, "reduce-scatter": n - 1, "collective-permute": 1}
+        count, sent = found.get(match["kind"], (0, 0))
+        found[match["kind"]] = count + 1, sent + round(part.get(match["kind"], (n - 1) / n) * size)
+    return found
+
+
+def _bytes(array: re.Match) -> int:
+    numbers = math.prod(int(size) for size in array["shape"].split(",") if size)
+    return numbers * (1 if array["kind"] == "pred" else max(int(array["bits"]) // 8, 1))
+
+
+def _ring(line: str) -> int:
+    """How many devices take part together; 2 in a collective-permute, which names pairs."""
+    if match := re.search(r"replica_groups=\[\d+,(\d+)\]", line):
+        return int(match[1])
+    if match := re.search(r"replica_groups=\{\{([\d,]+)\}", line):
+        return len(match[1].split(","))
+    if match := re.search(r"replica_groups=mesh\[(?P<sizes>[^\]]*)\] \{(?P<axes>[^}]*)\}", line):
+        sizes = dict(re.findall(r"'(\w+)'=(\d+)", match["sizes"]))
+        return math.prod(int(sizes[axis]) for axis in re.findall(r"'(\w+)'", match["axes"]))
+    return 2

@@ -8,9 +8,11 @@ at run time for a reason that was knowable here. Reading files is in `config_fil
 from dataclasses import dataclass, field
 from typing import Literal
 
+from andrea_jax.config_mesh import Mesh, misfits
+
 N_BYTES = 256
 BOS = 0  # in every vocabulary: BOS, then 256 bytes, then merges; in an imported one BOS and what was 0 change places
-CORPORA = ("stdlib", "tiny")  # what `andrea_jax.data` knows how to build; anything with a "/" is a folder of text
+CORPORA = ("stdlib", "tiny", "prose")  # what `andrea_jax.data` builds itself; anything with a "/" is a folder of text
 
 Backend = Literal["auto", "reference", "chunked", "cudnn", "mosaic", "triton"]
 
@@ -79,7 +81,7 @@ class Model:
 class Data:
     """Which text, cut into which tokens and windows."""
 
-    corpus: str = "stdlib"  # "stdlib", "tiny", or a folder of text files (a path with a "/" in it)
+    corpus: str = "stdlib"  # "stdlib", "tiny", "prose", or a folder of text files (a path with a "/" in it)
     # bpe: byte-level, model.vocab_size - 257 merges, brackets isolated; imported: what came with another's model
     tokenizer: Literal["bytes", "bpe", "imported"] = "bpe"
     seq_len: int = 1024  # tokens a window, BOS included
@@ -88,6 +90,9 @@ class Data:
     # turn text, ids as frequent as in the text, uniform ids
     repeat_kind: Literal["text", "random", "mixed"] = "text"
     repeat_periods: tuple[int, ...] = (8, 31)  # shortest and longest period; probe.periods are never drawn
+    # the text of each training window in random order, before it repeats: as frequent as it was, and nothing to predict
+    # but that. Held-out text stays as it is
+    shuffled: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,9 +116,12 @@ class Optim:
 class Train:
     steps: int = 1000
     batch_size: int = 32  # windows a step, over all hosts
+    accumulate: int = 1  # parts that a step's windows are computed in, one after the other, to save memory
     seed: int = 0  # of initial numbers and of batches
     eval_every: int = 250  # steps between evaluations on held-out documents; each also saves a checkpoint
     log_spaced_checkpoints: bool = False  # also keep steps 0, 1, 2, 4, 8, ...
+    # steps between head profiles on few sequences (0: none), skipped where they would take over 3% of the run
+    profile_every: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,6 +130,10 @@ class Compute:
 
     dtype: Literal["float32", "bfloat16"] = "float32"  # of activations; weights, softmax, norms and loss are float32
     backend: Backend = "auto"  # of attention
+    # what of a block is computed again in the backward pass, to save memory. none: nothing; attention_kept: all but
+    # what attention gives, z and lse; block: all
+    remat: Literal["none", "attention_kept", "block"] = "none"
+    mesh: Mesh = field(default_factory=Mesh)  # devices, {data = 2, heads = 4}; an axis left out is 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,13 +168,16 @@ def problems(experiment: Experiment) -> list[Problem]:
     named = {problem.key for problem in found}
     if not named & {"model.d_model", "model.n_head", "model.n_kv_head"}:
         found += _model_problems(experiment.model)
+    if not any(problem.key.startswith("model.") for problem in found):
+        found += _mesh_problems(experiment)
     return found + _data_problems(experiment) + _schedule_problems(experiment)
 
 
 def _not_positive(e: Experiment) -> list[Problem]:
     m, values = e.model, {
         "data.seq_len": e.data.seq_len, "optim.learning_rate": e.optim.learning_rate, "train.steps": e.train.steps,
-        "train.batch_size": e.train.batch_size, "train.eval_every": e.train.eval_every,
+        "train.batch_size": e.train.batch_size, "train.accumulate": e.train.accumulate,
+        "train.eval_every": e.train.eval_every,
     }  # fmt: skip
     for name in ("vocab_size", "seq_len", "d_model", "n_layer", "n_head", "n_kv_head", "rotary_base"):
         values[f"model.{name}"] = getattr(m, name)
@@ -173,6 +188,8 @@ def _not_positive(e: Experiment) -> list[Problem]:
     ]
     if m.d_mlp is not None and m.d_mlp < 0:
         found.append(Problem("model.d_mlp", f"must be 0 (attention only) or more, not {m.d_mlp}"))
+    if e.train.profile_every < 0:
+        found.append(Problem("train.profile_every", f"must be 0 (none) or more, not {e.train.profile_every}"))
     if not 0 <= e.train.seed < 2**32:
         found.append(Problem("train.seed", f"must be from 0 to 2**32 - 1, not {e.train.seed}"))
     return found
@@ -209,6 +226,18 @@ def _pruned_problems(m: Model, left: tuple[int, ...]) -> list[Problem]:
         text = f'must be left out where w_o = "{m.w_o}", in which each head has its own place in the stream'
         found.append(Problem(key, text))
     return found
+
+
+def _mesh_problems(e: Experiment) -> list[Problem]:
+    kv_heads = [n // e.model.group for n in e.model.layer_heads]
+    texts = misfits(
+        e.compute.mesh,
+        batch_size=e.train.batch_size,
+        accumulate=max(e.train.accumulate, 1),
+        kv_heads=kv_heads,
+        mlp_width=e.model.mlp_width,
+    )
+    return [Problem("compute.mesh", text) for text in texts]
 
 
 def _data_problems(e: Experiment) -> list[Problem]:
@@ -257,6 +286,9 @@ def _schedule_problems(e: Experiment) -> list[Problem]:
     if not 0 <= e.optim.warmup_steps <= e.train.steps:
         text = f"must be from 0 to train.steps = {e.train.steps}, not {e.optim.warmup_steps}"
         found.append(Problem("optim.warmup_steps", text))
+    if e.train.accumulate > 0 and e.train.batch_size % e.train.accumulate:
+        text = f"must divide train.batch_size = {e.train.batch_size}, and {e.train.accumulate} does not"
+        found.append(Problem("train.accumulate", text))
     for key, value in {"optim.b1": e.optim.b1, "optim.b2": e.optim.b2}.items():
         if not 0 <= value < 1:  # at 1 the bias correction divides by 0
             found.append(Problem(key, f"must be from 0 to below 1, not {value}"))

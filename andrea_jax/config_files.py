@@ -17,6 +17,7 @@ from pathlib import Path
 
 from andrea_jax.config import Experiment, Problem, problems
 from andrea_jax.config_keys import ANNOTATIONS, REQUIRED, SECTIONS, WORDS, build, convert, nearest_key, toml, value_of
+from andrea_jax.config_mesh import Mesh
 from andrea_jax.errors import UserError, did_you_mean
 
 COMMAND_LINE = "command line"
@@ -90,19 +91,28 @@ def run_id(experiment: Experiment) -> str:
     """The first 8 hex digits of the sha256 of the resolved experiment.
 
     Everything that can change the numbers counts, `data.corpus` and `compute.dtype` too. `compute.backend` does not:
-    it says which device's kernel evaluates the same function, so a run can move to another machine and continue.
+    it says which device's kernel evaluates the same function, so a run can move to another machine and continue. Nor
+    do `compute.mesh` and `compute.remat`.
     Keys left to their derived value (n_kv_head, d_mlp, projection_form) count as that value written out,
-    heads_per_layer as left out where every layer has n_head, and norm_weights and optim.matrices, which came after the
-    first runs, as left out where they are false and "stored".
+    heads_per_layer as left out where every layer has n_head, and keys that came after the first runs (`later`) as left
+    out where they are at their defaults.
     """
     m = experiment.model
     pruned = m.heads_per_layer if sum(m.layer_heads) < m.n_layer * m.n_head else None
     model = dataclasses.replace(
         m, n_kv_head=m.kv_heads, heads_per_layer=pruned, d_mlp=m.mlp_width, projection_form=m.form
     )
-    compute = dataclasses.replace(experiment.compute, backend="auto")
+    compute = dataclasses.replace(experiment.compute, backend="auto", mesh=Mesh(), remat="none")
     resolved = dump(dataclasses.replace(experiment, model=model, compute=compute))
-    for later in ("norm_weights = false\n", 'matrices = "stored"\n'):
+    for later in (
+        "norm_weights = false\n",
+        'matrices = "stored"\n',
+        "shuffled = false\n",
+        f"mesh = {toml(Mesh())}\n",
+        'remat = "none"\n',
+        "profile_every = 0\n",
+        "accumulate = 1\n",
+    ):
         resolved = resolved.replace(later, "")
     return hashlib.sha256(resolved.encode()).hexdigest()[:8]
 
@@ -186,10 +196,10 @@ class _Reading:
 
     def add_table(self, table: dict[str, object], source: str) -> None:
         for section, entries in table.items():
-            if section in (*SECTIONS, "sweep") and isinstance(entries, dict):
+            if section in (*SECTIONS, "sweep") and isinstance(entries, dict) and (entries or section != "sweep"):
                 self.add_section(section, entries, source)
             elif section in (*SECTIONS, "sweep"):
-                self.unreadable(source, f"{section} = {toml(entries)}: must be a table of keys")
+                self.unreadable(source, f"{section} = {toml(entries)}: must be a table of one or more keys")
             elif isinstance(entries, dict):
                 self.doubtful |= {key for key in (nearest_key(f"{section}.{name}") for name in entries) if key}
                 text = f'unknown section "{section}"{did_you_mean(section, [*SECTIONS, "sweep"])}'
@@ -204,6 +214,9 @@ class _Reading:
             if section == "sweep":
                 self.sweep[name] = _Setting(value, source)
             elif key in ANNOTATIONS:
+                before = self.settings[key].value if key in self.settings else {}
+                if isinstance(value, dict) and isinstance(before, dict):  # compute.mesh: what is not said stays
+                    value = before | value
                 self.settings[key] = _Setting(value, source)
             else:
                 self.report(source, key, value, f"unknown key{self.doubt(key)}")

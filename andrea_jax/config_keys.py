@@ -2,7 +2,7 @@
 
 import json
 import sys
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, asdict, fields, is_dataclass
 from types import NoneType, UnionType
 from typing import Literal, Union, get_args, get_origin, get_type_hints
 
@@ -65,6 +65,8 @@ def _convert(value: object, annotation: object) -> object:
         if isinstance(value, list) and all(type(item) is args[0] for item in value):
             return tuple(value)
         raise ValueError(f"must be a list, each item {WORDS[args[0]]}")
+    if isinstance(annotation, type) and is_dataclass(annotation):
+        return _table(value, annotation)
     if annotation is float and isinstance(value, int | float) and _is_finite_number(value):
         return float(value)
     if annotation is str and isinstance(value, str) and value.isprintable():
@@ -72,6 +74,15 @@ def _convert(value: object, annotation: object) -> object:
     if annotation in (int, bool) and type(value) is annotation:  # True is an instance of int
         return value
     raise ValueError(f"must be {WORDS[annotation]}")
+
+
+def _table(value: object, cls: type) -> object:
+    """An inline table of whole numbers, any of the fields of `cls`."""
+    names = [part.name for part in fields(cls)]
+    if isinstance(value, dict) and all(name in names and type(n) is int for name, n in value.items()):
+        return cls(**value)
+    unknown = next((name for name in value if name not in names), "") if isinstance(value, dict) else ""
+    raise ValueError(f"must be a table of integers for any of {', '.join(names)}{did_you_mean(unknown, names)}")
 
 
 def _is_finite_number(value: int | float) -> bool:
@@ -86,6 +97,8 @@ def toml(value: object) -> str:
         return json.dumps(value, ensure_ascii=False)
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(toml, value))}]"
+    if is_dataclass(value) and not isinstance(value, type):
+        value = asdict(value)
     if isinstance(value, dict):
         return f"{{{', '.join(f'{key} = {toml(item)}' for key, item in value.items())}}}"
     return str(value)

@@ -20,25 +20,28 @@ from flax import nnx
 from jax import Array
 from jax.typing import DTypeLike
 
-from andrea_jax.attention import attention
+from andrea_jax.attention import attention, attention_fused, keeping
 from andrea_jax.config import Model
+from andrea_jax.functions import matmul, norm, relu, rotate
 from andrea_jax.projections import PROJECTIONS, Projection
 
 Params = dict  # nested: {"layers": {"0": {"attention": {"W_QKV": Array, ...}, "mlp": ...}}, "W_E": ..., "W_U": ...}
 Tap = Callable[[int, str, Array], Array]  # (layer, point, value) -> the value to go on with
 LayerTap = Callable[[str, Array], Array]  # the same, inside one layer
+REMAT = {  # compute.remat -> what wraps a block, so that its backward pass computes again what was not kept
+    "none": lambda block: block,
+    "attention_kept": functools.partial(jax.checkpoint, policy=keeping.policy),
+    "block": jax.checkpoint,
+}
 
 
 def no_tap(layer: int, point: str, value: Array) -> Array:
     return value
 
 
-def norm(x: Array, kind: str) -> Array:
-    """x / rms(x), or (x − mean(x)) / std(x) for kind "layer"; over the last axis in float32, epsilon 1e-5, no gain."""
-    wide = x.astype(jnp.float32)
-    if kind == "layer":
-        wide = wide - wide.mean(axis=-1, keepdims=True)
-    return (wide * jax.lax.rsqrt(jnp.square(wide).mean(axis=-1, keepdims=True) + 1e-5)).astype(x.dtype)
+def _nobody(point: str, value: Array) -> Array:
+    """The tap of a layer that nobody looks into, whose queries and keys begin at position 0."""
+    return value
 
 
 class Norm(nnx.Module):
@@ -51,26 +54,14 @@ class Norm(nnx.Module):
             if config.norm == "layer":
                 self.b_norm = nnx.Param(jnp.zeros(config.d_model))
 
+    @jax.named_scope("norm")
     def __call__(self, x: Array) -> Array:
-        y = norm(x.astype(jnp.float32), self.config.norm)
-        if self.config.norm_weights:
-            y = y * self.gain[...][None, None]
-            if self.config.norm == "layer":
-                y = y + self.b_norm[...][None, None]
+        if not self.config.norm_weights:
+            return norm(x, self.config.norm)
+        y = norm(x.astype(jnp.float32), self.config.norm) * self.gain[...][None, None]
+        if self.config.norm == "layer":
+            y = y + self.b_norm[...][None, None]
         return y.astype(x.dtype)
-
-
-def rotate(x: Array, positions: Array, base: float) -> Array:
-    """Rotary positions (Su et al. 2021, section 3.2): component j pairs with j + head_dim/2, and the pair turns by
-    position·base^(−2j/head_dim).
-
-    x [batch, seq, n_head, head_dim], positions [seq] -> the same shape and dtype, computed in float32.
-    """
-    half = x.shape[-1] // 2
-    angle = positions[:, None].astype(jnp.float32) * base ** (-jnp.arange(half, dtype=jnp.float32) / half)[None]
-    cos, sin = jnp.cos(angle)[None, :, None], jnp.sin(angle)[None, :, None]
-    a, b = x[..., :half].astype(jnp.float32), x[..., half:].astype(jnp.float32)
-    return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1).astype(x.dtype)
 
 
 class Attention(nnx.Module):
@@ -81,6 +72,11 @@ class Attention(nnx.Module):
         self.projection: Projection = PROJECTIONS[config.projection](config, key, layer)
 
     def __call__(self, x: Array, offset: Array | int, tap: Callable[[str, Array], Array], entropy: bool) -> Array:
+        apart = tap is not _nobody or self.config.positions == "rotary"  # are q, k and v needed one by one?
+        if not apart and (qkv := self.projection.project_fused(x)) is not None:
+            with jax.named_scope("attention"):  # reads them where the one matmul has left them
+                z, *_ = attention_fused(qkv, self.projection.n_head, backend=self.backend)
+            return self.projection.combine(z)
         q, k, v = self.projection.project(x)  # steps 1 to 3: W_Q, W_K, W_V
         if self.config.positions == "rotary":
             positions = offset + jnp.arange(x.shape[1])
@@ -105,12 +101,13 @@ class MLP(nnx.Module):
         if config.biases:
             self.b_in, self.b_out = nnx.Param(jnp.zeros(wide)), nnx.Param(jnp.zeros(d))
 
+    @jax.named_scope("mlp")
     def __call__(self, x: Array) -> Array:
-        act = {"relu": jax.nn.relu, "gelu": jax.nn.gelu}[self.config.activation]
-        wide = x @ self.W_in[...].astype(x.dtype)
+        act = {"relu": relu, "gelu": jax.nn.gelu}[self.config.activation]
+        wide = matmul(x, self.W_in[...].astype(x.dtype))
         if self.config.biases:
             wide = wide + self.b_in[...].astype(x.dtype)[None, None]
-        y = act(wide) @ self.W_out[...].astype(x.dtype)
+        y = matmul(act(wide), self.W_out[...].astype(x.dtype))
         return y + self.b_out[...].astype(x.dtype)[None, None] if self.config.biases else y
 
 
@@ -148,17 +145,37 @@ class Andrea(nnx.Module):
         if not config.tied_embeddings:
             self.W_U = nnx.Param(jax.random.normal(k_unembed, (d, vocab)) * 0.02)
 
-    def __call__(self, tokens: Array, *, offset: Array | int = 0, tap: Tap = no_tap, entropy: bool = False) -> Array:
+    def __call__(
+        self, tokens: Array, *, offset: Array | int = 0, tap: Tap = no_tap, entropy: bool = False, remat: str = "none"
+    ) -> Array:
         """`offset` is the position of the first token (cuDNN attention needs it to be 0, not an array);
-        `entropy` also taps each row's pattern entropy (nats)."""
-        x = self.W_E[...][tokens].astype(self.dtype)  # gather, then cast: a bf16 scatter-add in the backward is slow
-        if self.config.positions == "learned":
-            x = x + self.W_P[...][offset + jnp.arange(tokens.shape[1])].astype(self.dtype)[None]
+        `entropy` also taps each row's pattern entropy (nats). `remat`: see `config.Compute`; where it is not "none", a
+        tap may replace values but not record them."""
+        x = self.final(tokens, offset=offset, tap=tap, entropy=entropy, remat=remat)
+        with jax.named_scope("unembed"):
+            return jnp.matmul(x, self.unembedding.astype(x.dtype), preferred_element_type=jnp.float32)
+
+    @property
+    def unembedding(self) -> Array:
+        """W_U [d_model, vocab_size], or W_E transposed where they are tied."""
+        return self.W_E[...].T if self.config.tied_embeddings else self.W_U[...]
+
+    def final(
+        self, tokens: Array, *, offset: Array | int = 0, tap: Tap = no_tap, entropy: bool = False, remat: str = "none"
+    ) -> Array:
+        """What the unembedding multiplies: norm of the last residual [batch, seq, d_model]."""
+        with jax.named_scope("embed"):
+            x = self.W_E[...][tokens].astype(
+                self.dtype
+            )  # gather, then cast: a bf16 scatter-add in the backward is slow
+            if self.config.positions == "learned":
+                x = x + self.W_P[...][offset + jnp.arange(tokens.shape[1])].astype(self.dtype)[None]
+        alone = tap is no_tap and isinstance(offset, int) and offset == 0
         for i in range(self.config.n_layer):
-            x = self.layers[str(i)](x, offset, functools.partial(tap, i), entropy)
-        x = self.norm_final(tap(self.config.n_layer, "resid_final", x))
-        w_u = self.W_E[...].T if self.config.tied_embeddings else self.W_U[...]
-        return jnp.matmul(x, w_u.astype(x.dtype), preferred_element_type=jnp.float32)
+            tap_here = _nobody if alone else functools.partial(tap, i)
+            settings = {"offset": offset, "tap": tap_here, "entropy": entropy}
+            x = REMAT[remat](functools.partial(self.layers[str(i)], **settings))(x)
+        return self.norm_final(tap(self.config.n_layer, "resid_final", x))
 
 
 def parameters(model: Andrea) -> Params:

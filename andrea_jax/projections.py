@@ -5,6 +5,8 @@ Both modules have the same two methods, so a model holds either:
     q, k, v = projection.project(x)     x [batch, seq, d_model] -> [batch, seq, n_head or n_kv_head, head_dim]
     y = projection.combine(z)           z [batch, seq, n_head, head_dim] -> [batch, seq, d_model]
 
+and one that is None where the weights lie apart: qkv = projection.project_fused(x), all heads in one array.
+
 n_head and n_kv_head are those of the layer: a pruned model (`heads_per_layer`) has fewer in some.
 
 Per head, q_h = x·W_Q^h with W_Q [n_head, d_model, head_dim]; fused, the heads' matrices lie side by side in
@@ -19,13 +21,19 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
+from andrea_jax.attention import split
 from andrea_jax.config import Model
+from andrea_jax.functions import matmul
 
 Weights = dict[str, Array]  # W_Q, W_K, W_V (or W_QKV), W_O where it is learned, and b_... where there are biases
 
 
 class Projection(Protocol):
     """What attention needs of a projection."""
+
+    n_head: int
+
+    def project_fused(self, x: Array) -> Array | None: ...
 
     def project(self, x: Array) -> tuple[Array, Array, Array]: ...
 
@@ -106,6 +114,11 @@ class _Stored(nnx.Module):
         for name, value in weights.items():
             setattr(self, name, nnx.Param(value))
 
+    def project_fused(self, x: Array) -> Array | None:
+        """x [batch, seq, d_model] -> q | k | v as one matmul leaves them, [batch, seq, n_head + 2·n_kv_head, head_dim];
+        None where there is no such matmul."""
+        return None
+
     def _weight(self, name: str, like: Array) -> Array:
         return getattr(self, name)[...].astype(like.dtype)
 
@@ -141,9 +154,9 @@ class PerHeadProjection(_Stored):
         with jax.named_scope(f"W_{name}"):
             w = self._weight(f"W_{name}", x)
             if self.config.form == "loop":
-                heads = jnp.stack([x @ w_head for w_head in w], axis=2)
+                heads = jnp.stack([matmul(x, w_head) for w_head in w], axis=2)
             else:
-                heads = jnp.einsum("btd,hdk->bthk", x, w)
+                heads = matmul(x, w.swapaxes(0, 1))
             return self._plus_bias(name, heads)
 
     def combine(self, z: Array) -> Array:
@@ -153,9 +166,10 @@ class PerHeadProjection(_Stored):
                 return self._combine_blocks(z)
             w_o = self._weight("W_O", z)
             if self.config.form == "loop":
-                y = sum((z[:, :, h] @ w_o[h] for h in range(1, self.n_head)), start=z[:, :, 0] @ w_o[0])
+                first, *others = (matmul(z[:, :, h], w_o[h]) for h in range(self.n_head))
+                y = sum(others, start=first)
             else:
-                y = jnp.einsum("bthk,hkd->btd", z, w_o)
+                y = matmul(z.reshape(*z.shape[:2], -1), w_o.reshape(-1, w_o.shape[-1]))
             return self._plus_bias("O", y)
 
 
@@ -171,23 +185,23 @@ class FusedProjection(_Stored):
 
     def project(self, x: Array) -> tuple[Array, Array, Array]:
         """x [batch, seq, d_model] -> q [batch, seq, n_head, head_dim], k and v [batch, seq, n_kv_head, head_dim]."""
-        n_head, n_kv, h = self.n_head, self.n_head // self.config.group, self.config.head_dim
-        if self.config.form == "one":
-            q, k, v = jnp.split(self._one("QKV", x), [n_head * h, (n_head + n_kv) * h], axis=-1)
-        else:
-            q, k, v = (self._one(name, x) for name in "QKV")
-        return tuple(flat.reshape(*x.shape[:2], -1, h) for flat in (q, k, v))  # pyright: ignore[reportReturnType]
+        qkv = self.project_fused(x)
+        return (self._one("Q", x), self._one("K", x), self._one("V", x)) if qkv is None else split(qkv, self.n_head)
+
+    def project_fused(self, x: Array) -> Array | None:
+        return self._one("QKV", x) if self.config.form == "one" else None
 
     def _one(self, name: str, x: Array) -> Array:
         with jax.named_scope(f"W_{name}"):
-            return self._plus_bias(name, x @ self._weight(f"W_{name}", x))
+            heads = self._plus_bias(name, matmul(x, self._weight(f"W_{name}", x)))
+            return heads.reshape(*x.shape[:2], -1, self.config.head_dim)
 
     def combine(self, z: Array) -> Array:
         """z [batch, seq, n_head, head_dim] -> concat(z)·W_O [batch, seq, d_model]."""
         with jax.named_scope("W_O"):
             if self.config.w_o != "free":
                 return self._combine_blocks(z)
-            return self._plus_bias("O", z.reshape(*z.shape[:2], -1) @ self._weight("W_O", z))
+            return self._plus_bias("O", matmul(z.reshape(*z.shape[:2], -1), self._weight("W_O", z)))
 
 
 PROJECTIONS = {"per_head": PerHeadProjection, "fused": FusedProjection}

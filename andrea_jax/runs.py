@@ -12,6 +12,7 @@ Every file but `metrics.jsonl` (appended line by line) is replaced whole, so a r
 JSON has no nan or infinity: they are written as the strings "nan", "inf" and "-inf" and read back as floats.
 """
 
+import dataclasses
 import json
 import math
 import os
@@ -139,9 +140,15 @@ class Run:
 
 
 def open_or_create(root: Path, experiment: Experiment, name: str) -> Run:
-    """The run of an experiment in `root`: the one that is there, or a new one. Raises what either raises."""
+    """The run of an experiment in `root`: the one that is there, or a new one. Raises what either raises.
+
+    One that is there goes on with the `compute` of `experiment`, whose mesh and backend may be others.
+    """
     path = root / f"{name}-{config_files.run_id(experiment)}"
-    return Run.open(path) if path.exists() else create(root, experiment, name)
+    if not path.exists():
+        return create(root, experiment, name)
+    run = Run.open(path)
+    return Run(path, dataclasses.replace(run.experiment, compute=experiment.compute))
 
 
 def create(root: Path, experiment: Experiment, name: str) -> Run:

@@ -1,12 +1,21 @@
-"""For every test: arrays of different rank must be broadcast explicitly. For those of whole commands: a tiny run."""
+"""For every test: arrays of different rank must be broadcast explicitly, and what one test process has compiled the
+others look up, which is most of the time of a run. For tests of whole commands: a tiny run."""
 
 import logging
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import jax
-import numpy as np
-import pytest
+KEPT = {  # before JAX is imported, and for the processes that tests start
+    "JAX_COMPILATION_CACHE_DIR": str(Path(__file__).parent.parent / ".pytest_cache" / "programs"),
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1",
+    "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "0",
+}
+os.environ.update({name: value for name, value in KEPT.items() if name not in os.environ})
+
+import jax  # noqa: E402
+import numpy as np  # noqa: E402
+import pytest  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

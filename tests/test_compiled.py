@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from andrea_jax.compiled import launches, matmuls
+from andrea_jax.compiled import collectives, launches, matmuls
 
 # what XLA writes for one NVIDIA GPU, shortened: two cuBLAS calls, one Triton fusion that is called twice
 CUDA = """\
@@ -98,3 +98,23 @@ def test_what_is_not_needed_is_not_launched_and_more_work_is_more_launches():
     one = launches(compiled(lambda x, w: x @ w, (67, 29), (29, 31)))
     two = launches(compiled(lambda x, w: jnp.sort(x @ w), (67, 29), (29, 31)))
     assert launches(compiled(lambda x: x, (67, 29))) <= 1 <= one < two
+
+
+COLLECTIVES = """\
+  %all-reduce.1 = (f32[3,5]{1,0}, bf16[7]{0}) all-reduce(%a, %b), channel_id=1, replica_groups=[2,4]<=[8], to_apply=%add
+  %ar = f32[] all-reduce-start(%c), channel_id=2, replica_groups={{0,1,2,3,4},{5,6,7,8,9}}, to_apply=%add
+  %done = f32[] all-reduce-done(%ar)
+  %ag = (bf16[11]{0}, bf16[22]{0}) all-gather-start(%d), replica_groups={{0,1}}, dimensions={0}
+  %rs = f32[6]{0} reduce-scatter(%e), replica_groups=mesh['data'=4,'heads'=2] {'data'}, dimensions={0}
+  %cp = (f32[13]{0}, f32[13]{0}, u32[], u32[]) collective-permute-start(%f), source_target_pairs={{0,1},{1,0}}
+  %x = f32[9]{0} add(%g, %h), metadata={op_name="all-reduce"}
+"""
+
+
+def test_collectives_are_counted_with_the_bytes_that_a_ring_sends():
+    assert collectives(COLLECTIVES) == {
+        "all-reduce": (2, round(2 * 3 / 4 * (60 + 14)) + round(2 * 4 / 5 * 4)),
+        "all-gather": (1, 22),  # half of 44 bytes
+        "reduce-scatter": (1, 3 * 24),
+        "collective-permute": (1, 52),
+    }

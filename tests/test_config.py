@@ -7,6 +7,7 @@ import pytest
 
 from andrea_jax.config import Experiment, Model, problems
 from andrea_jax.config_keys import ANNOTATIONS, REQUIRED, build, value_of
+from andrea_jax.config_mesh import Mesh
 
 # valid, with numbers that differ wherever two of them could be mixed up
 VALID: dict[str, object] = {
@@ -77,7 +78,16 @@ WRONG: list[tuple[str, dict[str, object]]] = [
     ("train.steps", {"train.steps": 0}),
     ("train.batch_size", {"train.batch_size": -1}),
     ("train.eval_every", {"train.eval_every": 0}),
+    ("train.profile_every", {"train.profile_every": -1}),
+    ("train.accumulate", {"train.accumulate": 0}),
+    ("train.accumulate", {"train.accumulate": 5}),
     ("train.seed", {"train.seed": -1}),
+    ("compute.mesh", {"compute.mesh": Mesh(data=0)}),
+    ("compute.mesh", {"compute.mesh": Mesh(data=4, fsdp=3)}),  # 32 windows
+    ("compute.mesh", {"compute.mesh": Mesh(data=4, fsdp=4), "train.accumulate": 4}),
+    ("compute.mesh", {"compute.mesh": Mesh(heads=3)}),  # two key-value heads
+    ("compute.mesh", {"compute.mesh": Mesh(heads=2), "model.heads_per_layer": (6, 3, 6)}),
+    ("compute.mesh", {"compute.mesh": Mesh(heads=2), "model.d_mlp": 33}),
 ]
 
 
@@ -139,7 +149,9 @@ def test_experiments_are_values():
 
 
 def test_the_schema_stays_small_enough_to_read():
-    assert len(ANNOTATIONS) <= 43  # 40, and three that pruned models, GPT-2 and claim C2 need
+    assert (
+        len(ANNOTATIONS) <= 48
+    )  # 40; pruned models, GPT-2, claims C2 and C8, many devices and long runs need the rest
     assert [part.name for part in dataclasses.fields(Experiment)] == [
         "model", "data", "optim", "train", "compute", "probe",
     ]  # fmt: skip

@@ -6,6 +6,7 @@ import pytest
 
 from andrea_jax.config import Data, Experiment, Model
 from andrea_jax.config_files import load
+from andrea_jax.config_mesh import Mesh
 from andrea_jax.errors import UserError
 
 BASE = """
@@ -109,7 +110,7 @@ def test_a_value_of_the_wrong_type_is_refused(base: Path, override: str, expecte
         ("d_model=96", 'd_model = 96: unknown key outside the sections (did you mean "model.d_model"?)'),
         ("modle.n_head=6", 'modle.n_head = 6: unknown section "modle" (did you mean "model"?)'),
         ("zzz.x=6", 'zzz.x = 6: unknown section "zzz"'),
-        ("model=6", "model = 6: must be a table of keys"),
+        ("model=6", "model = 6: must be a table of one or more keys"),
         ("extends=base", 'extends = "base": unknown key outside the sections'),
         ("model.n_head", "model.n_head: must have the form section.key=value"),
         ("#model.n_head=4", "#model.n_head=4: must have the form section.key=value"),
@@ -223,3 +224,16 @@ except UserError:
 """
     command = [sys.executable, "-c", program, str(tmp_path / "none.toml")]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_axes_of_the_mesh_are_set_one_by_one_and_what_is_not_said_stays(tmp_path: Path):
+    path = tmp_path / "mesh.toml"
+    sizes = "vocab_size = 307\nseq_len = 128\nd_model = 96\nn_layer = 3\nn_head = 6\n"
+    path.write_text(f"[model]\n{sizes}[data]\nseq_len = 67\n[compute]\nmesh = {{data = 4, heads = 2}}")
+    assert load(path).compute.mesh == Mesh(data=4, heads=2)
+    assert load(path, ["compute.mesh.fsdp=2", "compute.mesh={heads=3}"]).compute.mesh == Mesh(data=4, fsdp=2, heads=3)
+    for wrong in ("compute.mesh.hosts=2", "compute.mesh=2", "compute.mesh.data=true", "compute.mesh.data=1.5"):
+        with pytest.raises(UserError, match=r"must be a table of integers for any of data, fsdp, heads"):
+            load(path, [wrong])
+    with pytest.raises(UserError, match=r'compute.mesh = .*head = 2.*did you mean "heads"'):
+        load(path, ["compute.mesh.head=2"])

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from andrea_jax.config import Compute, Data, Experiment, Model, Optim, Probe, Train, problems
 from andrea_jax.config_files import dump, load, run_id
+from andrea_jax.config_mesh import Mesh
 
 
 @pytest.fixture
@@ -56,6 +57,7 @@ def experiments(draw: st.DrawFn) -> Experiment:
         Data, corpus=one_of("stdlib", "tiny") | st.builds("{}/{}".format, LETTERS, LETTERS),
         tokenizer=st.just(tokenizer), seq_len=st.just(seq_len), repeat_share=SHARE,
         repeat_kind=one_of("text", "random"), repeat_periods=st.tuples(st.integers(2, 9), st.integers(12, 19)),
+        shuffled=st.booleans(),
     )  # fmt: skip
     optim = st.builds(
         Optim, name=one_of("adamw", "sgd", "lion", "muon", "adafactor", "lamb"), learning_rate=POSITIVE,
@@ -63,11 +65,15 @@ def experiments(draw: st.DrawFn) -> Experiment:
         schedule=one_of("constant", "linear", "cosine", "wsd"), warmup_steps=st.integers(0, steps), decay_share=SHARE,
     )  # fmt: skip
     train = st.builds(
-        Train, steps=st.just(steps), batch_size=WHOLE, seed=st.integers(0, 2**31 - 1), eval_every=WHOLE,
-        log_spaced_checkpoints=st.booleans(),
+        Train, steps=st.just(steps), batch_size=st.sampled_from([12, 24, 996]), accumulate=st.sampled_from([1, 2]),
+        seed=st.integers(0, 2**31 - 1), eval_every=WHOLE,
+        log_spaced_checkpoints=st.booleans(), profile_every=st.integers(0, 999),
     )  # fmt: skip
     backends = one_of("auto", "reference", "chunked", "cudnn")
-    compute = st.builds(Compute, dtype=one_of("float32", "bfloat16"), backend=backends)
+    mesh = st.sampled_from([Mesh(), Mesh(data=2), Mesh(data=3, fsdp=2)])
+    compute = st.builds(Compute, dtype=one_of("float32", "bfloat16"), backend=backends, mesh=mesh,
+        remat=one_of("none", "attention_kept", "block"),
+    )  # fmt: skip
     periods = st.tuples(st.integers(2, 9), st.integers(10, 19))
     probe = st.builds(Probe, n_sequences=st.integers(4, 999), periods=periods)
     model = draw(models(vocab_sizes, seq_len))
@@ -102,7 +108,13 @@ def test_a_run_id_changes_with_every_value_that_can_change_the_numbers(base: Pat
 
 
 def test_a_run_id_is_the_same_on_every_backend_and_for_every_spelling(base: Path):
-    spelt_out = ["model.n_kv_head=6", "model.d_mlp=384", "model.projection_form=one", "compute.backend=chunked"]
+    spelt_out = [
+        "model.n_kv_head=6",
+        "model.d_mlp=384",
+        "model.projection_form=one",
+        "compute.backend=chunked",
+        "compute.remat=block",
+    ]
     assert load(base, spelt_out) != load(base)
     assert run_id(load(base, spelt_out)) == run_id(load(base))
 
@@ -120,5 +132,15 @@ def test_all_heads_written_out_are_the_experiment_without_them_and_fewer_are_ano
 
 def test_a_run_id_is_the_hash_of_the_dumped_experiment_with_everything_spelt_out(base: Path):
     spelt_out = load(base, ["model.n_kv_head=6", "model.d_mlp=384", "model.projection_form=one"])
-    hashed = dump(spelt_out).replace("norm_weights = false\n", "").replace('matrices = "stored"\n', "")
+    hashed = dump(spelt_out)
+    for later in (
+        "norm_weights = false\n",
+        'matrices = "stored"\n',
+        "shuffled = false\n",
+        "mesh = {data = 1, fsdp = 1, heads = 1}\n",
+        'remat = "none"\n',
+        "profile_every = 0\n",
+        "accumulate = 1\n",
+    ):
+        hashed = hashed.replace(later, "")
     assert run_id(load(base)) == hashlib.sha256(hashed.encode()).hexdigest()[:8]

@@ -36,6 +36,13 @@ def test_the_family_has_its_published_sizes(name: str, sizes: tuple[int, ...], t
     assert 2 * m.vocab_size * m.d_model + m.seq_len * m.d_model + m.n_layer * per_layer == total
 
 
+def test_the_family_trains_on_the_largest_corpus_in_bfloat16():
+    for size in (12, 120, 480):
+        e = load(CONFIGS / f"andrea-{size}m.toml")
+        assert (e.data.corpus, e.data.tokenizer, e.data.seq_len) == ("prose", "bpe", 1024)
+        assert (e.compute.dtype, e.train.batch_size % e.train.accumulate) == ("bfloat16", 0)
+
+
 def test_the_family_differs_only_in_size_and_schedule():
     small, large = (load(CONFIGS / f"andrea-{size}m.toml") for size in (12, 480))
     assert large.data == small.data

@@ -11,13 +11,13 @@ import pytest
 REPOSITORY = Path(__file__).parent.parent
 PACKAGE = REPOSITORY / "andrea_jax"
 LAYERS = (
-    {"arguments", "errors", "config", "config_keys", "config_files", "runs"},
-    {"attention", "compiled", "data", "seeds"},
+    {"allocation", "arguments", "errors", "config", "config_keys", "config_files", "config_mesh", "runs"},
+    {"attention", "compiled", "data", "functions", "seeds"},
     {"projections"},
     {"model"},
-    {"conversion", "counting", "generate", "trace", "training"},
+    {"conversion", "counting", "estimate", "generate", "trace", "training"},
     {"circuits", "heads", "interop", "interventions", "plots", "similarity", "viewer"},
-    {"comparison", "kept", "loaded", "redundancy"},
+    {"comparison", "kept", "loaded", "profiled", "redundancy"},
     # __init__, above, loads what it offers only when asked
     {
         "ablated",

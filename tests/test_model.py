@@ -133,6 +133,46 @@ def test_training_tells_attention_that_positions_begin_at_zero_before_tracing(mo
     assert all(isinstance(offset, int) for offset in seen)
 
 
+@pytest.mark.parametrize(
+    ("changes", "looked_into", "offset", "in_place"),
+    [
+        ({}, False, 0, True),
+        ({"n_kv_head": 1, "biases": True}, False, 0, True),
+        ({"heads_per_layer": (1, 2)}, False, 0, True),
+        ({}, True, 0, False),
+        ({}, False, jnp.int32(0), False),
+        ({"positions": "rotary"}, False, 0, False),
+        ({"projection_form": "three"}, False, 0, False),
+        ({"projection": "per_head"}, False, 0, False),
+    ],
+)
+def test_attention_reads_the_one_matmul_in_place_where_nobody_asks_for_q_k_and_v(
+    changes: dict, looked_into: bool, offset: int, in_place: bool, monkeypatch: pytest.MonkeyPatch
+):
+    calls = []
+    for name in ("attention", "attention_fused"):
+        original = getattr(model_module, name)
+        monkeypatch.setattr(
+            model_module, name, lambda *x, _=(name, original), **to: calls.append(_[0]) or _[1](*x, **to)
+        )
+    m = tiny(**{"projection": "fused", **changes})
+    tap = (lambda layer, point, value: value) if looked_into else model.no_tap
+    jax.eval_shape(lambda params: model.bind(m, params)(TOKENS, tap=tap, offset=offset), model.abstract(m))
+    assert calls == ["attention_fused" if in_place else "attention"] * 2
+
+
+def test_looking_into_a_model_changes_no_bit_of_its_logits_or_gradients():
+    m = tiny(projection="fused", n_kv_head=1, biases=True)
+
+    def total(params: dict, tap: model.Tap) -> tuple[jax.Array, jax.Array]:
+        logits = model.bind(m, params, backend="chunked")(TOKENS, tap=tap)
+        return jnp.sum(jnp.sin(logits)), logits
+
+    run = jax.jit(jax.grad(total, has_aux=True), static_argnums=1)
+    for x, y in zip(*(jax.tree.leaves(run(loud(m), tap)) for tap in (model.no_tap, lambda *it: it[2])), strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
 def test_taps_come_in_the_order_of_the_computation_with_layers_counted_as_numbers():
     m = tiny(n_layer=12, projection="fused")
     order = []

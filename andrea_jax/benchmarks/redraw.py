@@ -5,7 +5,7 @@ from pathlib import Path
 
 from andrea_jax.benchmarks.results import made_on
 from andrea_jax.errors import UserError, did_you_mean
-from andrea_jax.plots import benchmark_figures, benchmark_findings, scoring_figures
+from andrea_jax.plots import benchmark_figures, benchmark_findings, mesh_figures, scoring_figures, train_figures
 from andrea_jax.runs import write_atomically
 
 FIGURES = {
@@ -14,6 +14,8 @@ FIGURES = {
     "layout": benchmark_figures.layout,
     "head-dim": benchmark_figures.head_dim,
     "scoring": scoring_figures.scoring,
+    "mesh": mesh_figures.many_devices,
+    "train": train_figures.train,
 }
 FINDINGS = {
     "attention": benchmark_findings.attention,
@@ -21,6 +23,8 @@ FINDINGS = {
     "layout": benchmark_findings.layout,
     "head-dim": benchmark_findings.head_dim,
     "scoring": scoring_figures.verdicts,
+    "mesh": mesh_figures.verdicts,
+    "train": train_figures.verdicts,
 }
 
 

@@ -88,11 +88,11 @@ def _row(config: Model, contender: str, batch: int, seq: int) -> Row:
 
 def _jobs(sizes: Sizes, seq: int, dtype: str) -> list[Job]:
     config, tokens = _scored(sizes, seq)
-    arrays = _arrays(tokens, probes(tokens))
+    distances, arrays = _arrays(tokens, probes(tokens))
     draw = partial(_drawn, config, arrays)
     calls = {FORWARD: _forward, SCORES: _scores, BOTH: _both}
     return [
-        Job(_row(config, name, len(tokens), seq), partial(JaxCall, partial(call, config, dtype), draw))
+        Job(_row(config, name, len(tokens), seq), partial(JaxCall, partial(call, config, dtype, distances), draw))
         for name, call in calls.items()
     ]
 
@@ -112,24 +112,26 @@ def probes(tokens: np.ndarray) -> dict[str, Targets]:
     return {name: getattr(targets, name)(tokens) for name in names} | by_offset
 
 
-def _arrays(tokens: np.ndarray, asked: dict[str, Targets]) -> tuple[np.ndarray, ...]:
-    """What `scores.forward` takes: tokens, pairs, counted, and no pair listed singly."""
+def _arrays(tokens: np.ndarray, asked: dict[str, Targets]) -> tuple[scores.Distances, tuple[np.ndarray, ...]]:
+    """What `scores.forward` takes: distances; tokens, pairs, counted, and no pair listed singly."""
     n, length = tokens.shape
     counted = np.stack([found.counted(n, length) for found in asked.values()], axis=1)
-    pairs, none = (scores.Pairs.of(list(found), n).padded for found in (asked.values(), [scores.NO_TARGETS]))
-    return tokens, pairs, counted, none
+    distances = scores.by_distance(list(asked.values()), n, length)
+    pairs = scores.Pairs.of(list(asked.values()), n, distances).padded
+    return distances, (tokens, pairs, counted, scores.Pairs.of([scores.NO_TARGETS], n).padded)
 
 
 def _drawn(config: Model, arrays: tuple[np.ndarray, ...]) -> tuple:
     return *(jnp.asarray(x) for x in arrays), model.initialise(config, 0)
 
 
-def _forward(config: Model, dtype: str, tokens: Array, *rest) -> Array:
+def _forward(config: Model, dtype: str, _: scores.Distances, tokens: Array, *rest) -> Array:
     return model.bind(config, rest[-1], dtype=dtype)(tokens)
 
 
-def _both(config: Model, dtype: str, tokens: Array, pairs: Array, counted: Array, single: Array, params: model.Params):
-    return scores.forward(config, dtype, "auto", True, params, tokens, pairs, counted, single)
+def _both(config: Model, dtype: str, distances: scores.Distances, *arrays):
+    *inputs, params = arrays
+    return scores.forward(config, dtype, "auto", True, distances, params, *inputs)
 
 
 def _scores(*arguments):

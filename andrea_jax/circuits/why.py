@@ -12,7 +12,8 @@ from andrea_jax.circuits.factors import per_head
 from andrea_jax.circuits.reading import read
 from andrea_jax.config import Model
 from andrea_jax.errors import UserError
-from andrea_jax.model import Params, rotate
+from andrea_jax.functions import rotate
+from andrea_jax.model import Params
 
 
 @dataclass(frozen=True)

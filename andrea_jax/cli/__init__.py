@@ -3,17 +3,19 @@
 import argparse
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 
-from andrea_jax.cli import benching, comparing, interop, looking, sweeping, training
+from andrea_jax.cli import benching, comparing, estimating, interop, looking, sweeping, training
 from andrea_jax.errors import UserError
 
-MODULES = (training, sweeping, looking, comparing, interop, benching)  # each adds its commands
+MODULES = (training, estimating, sweeping, looking, comparing, interop, benching)  # each adds its commands
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command. Exit codes: 0 done, 1 the projections differ (compare-projections), 2 bad input (one message,
     no traceback), 130 stopped by Ctrl-C."""
+    warnings.showwarning = _say
     args = _parse(argv)
     try:
         code = args.command(args)
@@ -32,6 +34,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         said = f"{error.filename}: {error.strerror}" if error.filename else error
         print(f"error: {said}", file=sys.stderr)
         return 2
+
+
+def _say(message: object, *where: object) -> None:
+    """A warning is one line: where in the code it was raised is nothing to a user."""
+    print(f"warning: {message}", file=sys.stderr)
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -14,7 +14,16 @@ from andrea_jax.errors import UserError
 def add(commands) -> None:
     parser = commands.add_parser("bench", help="what attention and projections cost here", description=_WHAT)
     subjects = parser.add_subparsers(title="subjects", required=True, metavar="SUBJECT")
-    for add_one in (_add_attention, _add_projections, _add_layout, _add_head_dim, _add_scoring, _add_draw):
+    for add_one in (
+        _add_attention,
+        _add_projections,
+        _add_layout,
+        _add_head_dim,
+        _add_scoring,
+        _add_train,
+        _add_mesh,
+        _add_draw,
+    ):
         add_one(subjects)
 
 
@@ -60,6 +69,24 @@ def _add_scoring(subjects) -> None:
     parser = _subject(subjects, "scoring", _scoring, what, "andrea bench scoring --seqs 256 1024")
     parser.add_argument("--seqs", nargs="+", type=arguments.positive, metavar="N",
                         help="tokens (on a GPU 1024 4096 16384, on a CPU 256 512 1024)")  # fmt: skip
+
+
+def _add_train(subjects) -> None:
+    what = "training: tokens/s beside torch, and where a step's time goes (C14)"
+    parser = _subject(subjects, "train", _train, what, "andrea bench train --models andrea-12m")
+    models = "andrea-12m andrea-120m andrea-480m; on a CPU quickstart and two of twice its width (all)"
+    parser.add_argument("--models", nargs="+", metavar="NAME", help=models)
+    parser.add_argument("--seconds", type=float, metavar="S", help="of timed training a model (4)")
+
+
+def _add_mesh(subjects) -> None:
+    what = "training on the devices of this host: losses, speed, resuming, kernels, beside torch"
+    example = "andrea bench mesh configs/andrea-12m.toml --steps 200"
+    parser = _subject(subjects, "mesh", _mesh, what, example)
+    parser.add_argument("configs", nargs="+", type=Path, metavar="CONFIG", help="what is trained")
+    parser.add_argument("--steps", nargs="+", type=arguments.positive, default=[50], metavar="N",
+                        help="of the losses, for each config (50)")  # fmt: skip
+    parser.add_argument("--parts", nargs="+", metavar="PART", help="losses speed resume kernels torch (all)")
 
 
 def _add_draw(subjects) -> None:
@@ -120,6 +147,23 @@ def _head_dim(args: argparse.Namespace) -> int:
 
 def _scoring(args: argparse.Namespace) -> int:
     return _bench(args, "scoring", _asked(args, "seqs"))
+
+
+def _train(args: argparse.Namespace) -> int:
+    from andrea_jax.allocation import keep_freed_memory
+
+    keep_freed_memory()  # as `andrea train` does
+    return _bench(args, "train", _asked(args, "models") | _asked(args, "seconds"))
+
+
+def _mesh(args: argparse.Namespace) -> int:
+    from andrea_jax import config_files
+
+    steps = args.steps * (len(args.configs) if len(args.steps) == 1 else 1)
+    if len(steps) != len(args.configs):
+        raise UserError(f"--steps: must have one number, or one for each of the {len(args.configs)} configs")
+    configs = [(path.stem, config_files.load(path)) for path in args.configs]
+    return _bench(args, "mesh", {"configs": configs, "steps": steps, **_asked(args, "parts")})
 
 
 def _draw(args: argparse.Namespace) -> int:

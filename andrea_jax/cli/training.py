@@ -1,7 +1,9 @@
 """Making and using a model: train, params, sample."""
 
 import argparse
+import contextlib
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -23,7 +25,11 @@ def _add_train(commands) -> None:
     parser.add_argument("config", type=Path, metavar="CONFIG|RUN", help="a config file, or a run directory to continue")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help=parts.OVERRIDES)
     parser.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where runs go (runs)")
+    parser.add_argument("--tensorboard", action="store_true", help="write metrics as TensorBoard event files too")
     parser.add_argument("--json", action="store_true", help="print the run's path and last metrics as JSON")
+    joined = "train together with other processes, by the same command: HOST:PORT N I, where the first one listens, "
+    joined += "how many they are, which this is, from 0; or nothing where the cluster says it"
+    parser.add_argument("--hosts", nargs="*", metavar="PLACE", help=joined)
 
 
 def _add_params(commands) -> None:
@@ -48,15 +54,38 @@ def _add_sample(commands) -> None:
 
 
 def _train(args: argparse.Namespace) -> int:
+    if args.hosts is not None:
+        return _train_with_others(args)
+    return _train_run(_run(args), args)
+
+
+def _run(args: argparse.Namespace) -> Run:
     if args.config.is_dir():
-        parts.refuse_overrides(args, "a run continues as it began; train its config for a new run")
-        run = Run.open(args.config)
-    else:
-        experiment = config_files.load(args.config, args.overrides)  # before JAX loads
-        run = open_or_create(args.runs, experiment, args.config.stem)
+        return _computed_anew(Run.open(args.config), args.overrides)
+    experiment = config_files.load(args.config, args.overrides)  # before JAX loads
+    return open_or_create(args.runs, experiment, args.config.stem)
+
+
+def _train_with_others(args: argparse.Namespace) -> int:
+    """The first process makes the run and speaks for all."""
+    if len(args.hosts) not in (0, 3) or not all(number.isdecimal() for number in args.hosts[1:]):
+        raise UserError(f"--hosts {' '.join(args.hosts)}: must be followed by nothing or by HOST:PORT N I")
+    from andrea_jax.training import hosts
+
+    hosts.join(args.hosts)
+    if hosts.is_first():
+        run = _run(args)
+        hosts.meet("run made")
+        return _train_run(run, args)
+    hosts.meet("run made")
+    with open(os.devnull, "w") as out, contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+        return _train_run(_run(args), args)
+
+
+def _train_run(run: Run, args: argparse.Namespace) -> int:
     if run.provenance.get("finished"):  # there once training began
         print(f"{run.path} is finished: it has done all {run.experiment.train.steps} steps", file=sys.stderr)
-    elif not _train_to_the_end(run):
+    elif not _train_to_the_end(run, args.tensorboard):
         return 130
     losses = [line for line in run.metrics() if "eval_loss" in line]
     if args.json:
@@ -66,15 +95,34 @@ def _train(args: argparse.Namespace) -> int:
     return 0
 
 
-def _train_to_the_end(run: Run) -> bool:
+def _computed_anew(run: Run, overrides: list[str]) -> Run:
+    """The run with another mesh, remat or backend."""
+    experiment = config_files.override(run.experiment, overrides, str(run.path))
+    if config_files.run_id(experiment) != config_files.run_id(run.experiment):
+        text = "a run continues as it began, but for compute.mesh, .remat and .backend; train its config for a new run"
+        raise UserError(f"{' '.join(overrides)}: {text}")
+    return Run(run.path, experiment)
+
+
+def _train_to_the_end(run: Run, tensorboard: bool) -> bool:
     """False where it was stopped; how to go on is then said on stderr."""
-    from andrea_jax import data
+    from andrea_jax.allocation import keep_freed_memory
+
+    keep_freed_memory()  # before JAX starts its threads
+    from andrea_jax import data, estimate
     from andrea_jax.plots import messages
-    from andrea_jax.training import Interrupted, train
+    from andrea_jax.profiled import profiler
+    from andrea_jax.training import Interrupted, events, programs, train
 
     messages.show_log()
+    programs.keep()
+    limit = estimate.device_memory()
+    if limit is not None:  # said here, before anything is compiled
+        estimate.refuse_too_large(run.experiment, estimate.estimate(run.experiment), limit, "this one")
     try:
-        train(run, data.prepare(run.experiment, tokenizer=run.path / "tokenizer.json"))
+        dataset = data.prepare(run.experiment, tokenizer=run.path / "tokenizer.json")
+        with events.mirrored(run) if tensorboard else contextlib.nullcontext(run) as recorded:
+            train(recorded, dataset, profile=profiler(run, dataset))
     except Interrupted as stopped:
         print(stopped, file=sys.stderr)
         return False

@@ -13,7 +13,16 @@ from andrea_jax.plots.pattern import Pattern
 from andrea_jax.plots.report import Asked, write_report
 from andrea_jax.plots.style import Figure
 from andrea_jax.plots.sweep_figures import effect, effects, sweep
-from andrea_jax.plots.tables import all_heads_table, equality_table, heads_table, params_table, runs_table, timing_table
+from andrea_jax.plots.tables import (
+    all_heads_table,
+    equality_table,
+    heads_table,
+    memory_table,
+    params_table,
+    runs_table,
+    timing_table,
+    work_table,
+)
 
 __all__ = [
     "Asked",
@@ -30,6 +39,7 @@ __all__ = [
     "head_profile",
     "heads_table",
     "loss_curve",
+    "memory_table",
     "offset_profiles",
     "params_table",
     "patterns",
@@ -39,5 +49,6 @@ __all__ = [
     "runs_table",
     "sweep",
     "timing_table",
+    "work_table",
     "write_report",
 ]

@@ -26,6 +26,7 @@ FORWARD, BOTH, STEP = "forward", "forward + backward", "training step"
 ONE, LOOP = "fused, one matrix", "per-head, loop"
 XLAS_OWN = 32  # MiB, the threshold of XLA's dot merger where none is asked for
 IN_PLACE, CONTIGUOUS, TRANSPOSED, SINGLY = "in place", "contiguous", "transposed first", "a call a head"
+FUSED, SLICED = "q|k|v in place", "slices of q|k|v"
 
 
 def attention(rows: Rows) -> list[str]:
@@ -151,7 +152,7 @@ def layout(rows: Rows) -> list[str]:
     """C11 from the times of arrangements, C12 from launches and grids; then what did not run."""
     arranged, said = where(timed(rows), question="layout"), []
     for (backend, passes), of in by(arranged, "backend", "passes").items():
-        said += _transposing(of, f"{backend}, {passes}")
+        said += [*_transposing(of, f"{backend}, {passes}"), *_slicing(of, f"{backend}, {passes}")]
     counted = [row for row in where(rows, question="launches", variant=IN_PLACE) if row["reason"] is None]
     said += [_launches(of, backend) for (backend,), of in by(counted, "backend").items()]
     said += [f"C11: transposing q, k and v alone takes {row['us']:.0f} µs at {shape_name(row)} ({row['gb_s']:.0f} GB/s)"
@@ -187,6 +188,21 @@ def _transposing(rows: Rows, where_from: str) -> list[str]:
     return [
         f"C11, {where_from}: that transposing to contiguous heads is faster is {verdict}: it takes "
         f"{span(ratios[TRANSPOSED], '.2f')} times as long as reading heads in place{beside}"
+    ]
+
+
+def _slicing(rows: Rows, where_from: str) -> list[str]:
+    pairs = []
+    for of in by(rows, *SHAPE).values():
+        fused, sliced = where(of, variant=FUSED), where(of, variant=SLICED)
+        pairs += [(fused[0], sliced[0])] if fused and sliced else []
+    if not pairs:
+        return []
+    ratios = span([sliced["us"] / fused["us"] for fused, sliced in pairs], ".2f")
+    in_place, first = (span(column(of, "launches"), "d") for of in zip(*pairs, strict=True))
+    return [
+        f"C11, {where_from}, q|k|v in one array: slicing it first takes {ratios} times as long as reading it in place "
+        f"({first} launches against {in_place})"
     ]
 
 

@@ -6,8 +6,10 @@ from rich.table import Table
 from rich.text import Text
 
 from andrea_jax.plots.benchmark_rows import Rows, by, distinct, fastest, shape_name, timed, where
+from andrea_jax.plots.mesh_figures import mesh_tables
 from andrea_jax.plots.scoring_figures import scoring_tables
 from andrea_jax.plots.tables import new_table
+from andrea_jax.plots.train_figures import train_tables
 
 
 def attention_tables(rows: Rows) -> list[Table]:
@@ -50,6 +52,8 @@ TABLES = {
     "layout": layout_tables,
     "head-dim": head_dim_tables,
     "scoring": scoring_tables,
+    "mesh": mesh_tables,
+    "train": train_tables,
 }
 
 

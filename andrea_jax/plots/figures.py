@@ -88,22 +88,25 @@ def head_gradients(metrics: Sequence[dict]) -> Figure:
 def projection_check(checks: pd.DataFrame) -> Figure:
     """Largest absolute difference between fused and per-head, beside its tolerance, on a log scale.
 
-    checks: columns quantity ("logits", "gradients", "scores"), max_difference, tolerance. An exact 0 is said in words.
+    checks: columns quantity ("logits", "gradients", "scores"), max_difference, tolerance. A 0 of either has no place on
+    such a scale and is said in words.
     """
     made = figure(8.2, 1.5 + 0.38 * len(checks), findings.checks(checks))
     ax = made.add_subplot()
-    shown = checks.loc[checks["max_difference"] > 0, "max_difference"]
-    left = min(shown.min() if len(shown) else math.inf, checks["tolerance"].min()) / 30
-    right = max(shown.max() if len(shown) else 0, checks["tolerance"].max()) * 30
+    numbers = checks[["max_difference", "tolerance"]].to_numpy(float)
+    shown = numbers[numbers > 0]
+    left, right = (shown.min() / 30, shown.max() * 30) if len(shown) else (1e-9, 1.0)
     for row, (difference, tolerance) in enumerate(zip(checks["max_difference"], checks["tolerance"], strict=True)):
         within = difference <= tolerance
         ax.plot([left, max(difference, left)], [row, row], color=FAINT, linewidth=2, zorder=1)
         ax.plot(max(difference, left), row, "o", color=GREEN if within else VERMILION, clip_on=False, zorder=3)
-        ax.plot(tolerance, row, "|", color=GREY, markersize=16, markeredgewidth=2)
         text = "0, bit-equal" if difference == 0 else f"{difference:.1e}"
+        text += "" if tolerance else " (tolerance 0)"
         ax.annotate(text, (max(difference, left), row), (9, 0), textcoords="offset points", va="center", fontsize=8.5)
-        ax.annotate(f"tolerance {tolerance:.0e}", (tolerance, row), (7, 0), textcoords="offset points",
-                    va="center", fontsize=8, color=GREY)  # fmt: skip
+        if tolerance:
+            ax.plot(tolerance, row, "|", color=GREY, markersize=16, markeredgewidth=2)
+            ax.annotate(f"tolerance {tolerance:.0e}", (tolerance, row), (7, 0), textcoords="offset points",
+                        va="center", fontsize=8, color=GREY)  # fmt: skip
     ax.set(xlim=(left, right), ylim=(len(checks) - 0.5, -0.5), xlabel="largest absolute difference")
     log_axis(ax, "x")
     ax.set_yticks(range(len(checks)), list(checks["quantity"]))

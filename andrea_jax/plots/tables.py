@@ -57,6 +57,28 @@ def params_table(parts: Mapping[str, int], caption: str | None = None) -> Table:
     return table
 
 
+def memory_table(memory: Mapping[str, int], caption: str) -> Table:
+    """Bytes on each device by part, with their share of the total, in GB (10^9)."""
+    table, total = new_table("Memory", caption), sum(memory.values())
+    table.add_column("part")
+    for name in ("GB", "share"):
+        table.add_column(name, justify="right")
+    for i, (name, n) in enumerate(memory.items()):
+        table.add_row(escape(name), f"{n / 1e9:.3f}", f"{n / total:.1%}", end_section=i == len(memory) - 1)
+    table.add_row("total", f"{total / 1e9:.3f}", "100.0%", style="bold")
+    return table
+
+
+def work_table(rows_of: Mapping[str, str]) -> Table:
+    """What a run computes: name -> number and unit."""
+    table = new_table("Work")
+    table.add_column("what")
+    table.add_column("how much", justify="right")
+    for row in rows_of.items():
+        table.add_row(*row)
+    return table
+
+
 def equality_table(checks: pd.DataFrame, caption: str) -> Table:
     """How far the other projection forms are from a model's own.
 

@@ -1,10 +1,11 @@
 """Training a run from its first or its last saved step to its end."""
 
 import contextlib
+import dataclasses
 import signal
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
 
@@ -17,15 +18,18 @@ from andrea_jax.config import Experiment
 from andrea_jax.errors import UserError
 from andrea_jax.model import Params
 from andrea_jax.runs import Json, Run, circumstances, now
-from andrea_jax.training import optimizer
+from andrea_jax.training import hosts, optimizer
 from andrea_jax.training.checkpoints import Checkpoints, State, is_log_spaced, steps
 from andrea_jax.training.evaluation import evaluate, heldout_set
 from andrea_jax.training.lock import locked
+from andrea_jax.training.placement import Placement
 from andrea_jax.training.progress import Display, display
 from andrea_jax.training.recorder import NotFinite, Recorder
 from andrea_jax.training.step import make_step
 
 BATCHES_AHEAD = 4
+# (step, parameters, seconds that all steps of the run take at the speed so far) -> what was done, in words
+Profile = Callable[[int, Params, float], str]
 
 
 class Interrupted(Exception):
@@ -37,34 +41,44 @@ class Interrupted(Exception):
         super().__init__(f"stopped after step {step} of {total}; `andrea train {run.path}` continues from there")
 
 
-def train(run: Run, dataset: data.Dataset, *, until: int | None = None, progress: bool = True) -> Params:
+def train(
+    run: Run,
+    dataset: data.Dataset,
+    *,
+    until: int | None = None,
+    progress: bool = True,
+    profile: Profile | None = None,
+) -> Params:
     """Trains `run` up to step `until` (None: train.steps), from its last checkpoint where it has one.
 
     Returns the parameters. Evaluates on held-out windows every train.eval_every steps and after the last one, saves a
     checkpoint each time (and at steps 0, 1, 2, 4, ... where train.log_spaced_checkpoints), and at `until`. Stopping and
-    continuing gives the same numbers as not stopping, bit for bit on a CPU.
+    continuing gives the same numbers as not stopping, bit for bit on a CPU. `profile` makes what train.profile_every
+    asks for: scoring heads is no part of training.
 
     Raises Interrupted (with everything saved) on Ctrl-C or SIGTERM, and UserError where `dataset` is not the data the
     run began with, where another process trains the run, where its last checkpoint is damaged, or where the loss stops
     being finite.
     """
-    experiment = run.experiment
+    run = hosts.own(run)
+    experiment, placement = run.experiment, Placement.of(run.experiment.compute.mesh)
     last = min(experiment.train.steps, experiment.train.steps if until is None else until)
     heldout = heldout_set(dataset, experiment.data.seq_len)  # fails here where there are none, not after a while
     try:
-        with locked(run), Checkpoints(run) as checkpoints:
-            state = _begin(run, dataset, checkpoints)
+        with locked(run), Checkpoints(run, placement) as checkpoints:
+            state = _begin(run, dataset, checkpoints, placement)
             if state.step < last:
                 _record_session(run, state.step)
-            with contextlib.closing(display(progress, experiment.train.steps, state.step)) as view:
-                return _Training(run, dataset, heldout, checkpoints, view).run(state, last).params
+            with contextlib.closing(display(progress and hosts.is_first(), experiment.train.steps, state.step)) as view:
+                training = _Training(run, dataset, heldout, checkpoints, view, placement, profile)
+                return training.run(state, last).params
     except NotFinite as error:
         saved = steps(run)
         where = f"the last checkpoint is of step {saved[-1]}" if saved else "there is no checkpoint"
         raise NotFinite(f"{run.path}: {error}; {where}, a lower optim.learning_rate may help") from None
 
 
-def _begin(run: Run, dataset: data.Dataset, checkpoints: Checkpoints) -> State:
+def _begin(run: Run, dataset: data.Dataset, checkpoints: Checkpoints, placement: Placement) -> State:
     """The state to go on from, after writing down what only training knows."""
     experiment, written = run.experiment, run.provenance
     if "data_hash" in written and written["data_hash"] != dataset.hash:
@@ -74,8 +88,9 @@ def _begin(run: Run, dataset: data.Dataset, checkpoints: Checkpoints) -> State:
     state = checkpoints.last(optimize)
     if state is None:
         params = model.initialise(experiment.model, experiment.train.seed)
-        state = State(0, params, optimize.init(params), [])
-    dataset.tokenizer.save(run.path / "tokenizer.json")
+        state = State(0, placement.place(params), placement.place(optimize.init(params)), [])
+    if hosts.is_first():
+        dataset.tokenizer.save(run.path / "tokenizer.json")
     run.truncate_metrics(state.step)
     run.record(
         data_hash=dataset.hash,
@@ -91,6 +106,7 @@ def _begin(run: Run, dataset: data.Dataset, checkpoints: Checkpoints) -> State:
 def _record_session(run: Run, step: int) -> None:
     """Adds to the provenance's `sessions`: code, versions and machine may change between two stretches of training."""
     session = {"started": now(), "from_step": step, **circumstances(), "device": device()}
+    session |= {"mesh": dataclasses.asdict(run.experiment.compute.mesh), "processes": jax.process_count()}
     run.record(sessions=[*run.provenance.get("sessions", []), session])  # none yet at the first start
 
 
@@ -109,14 +125,18 @@ def peak_memory() -> int | None:
 class _Training:
     """What stays the same from step to step."""
 
-    def __init__(self, run: Run, dataset: data.Dataset, heldout: np.ndarray, checkpoints: Checkpoints, view: Display):
-        self._run, self._dataset, self._heldout, self._checkpoints, self._view = (
-            run,
-            dataset,
-            heldout,
-            checkpoints,
-            view,
-        )
+    def __init__(
+        self,
+        run: Run,
+        dataset: data.Dataset,
+        heldout: np.ndarray,
+        checkpoints: Checkpoints,
+        view: Display,
+        placement: Placement,
+        profile: Profile | None,
+    ):
+        self._run, self._dataset, self._heldout = run, dataset, heldout
+        self._checkpoints, self._view, self._placement, self._profile = checkpoints, view, placement, profile
         self._train = run.experiment.train
         self._peak_before = peak_memory()
 
@@ -124,20 +144,30 @@ class _Training:
         """Steps from `state` to `last`."""
         step = make_step(self._run.experiment)
         recorder = Recorder(self._run, self._view, state.unlogged)
+        if self._placement.mesh is not None:
+            self._view.say(f"on {self._placement}")
         if state.step == 0 and self._train.log_spaced_checkpoints:
             self._checkpoints.save(state)
         params, opt_state, done = state.params, state.opt_state, state.step
-        with _stop_signals() as stop, _batches(self._dataset, self._run.experiment, done, last) as batches:
+        with (
+            _stop_signals() as stop,
+            _batches(self._dataset, self._run.experiment, self._placement, done, last) as batches,
+        ):
             for tokens in batches:
                 params, opt_state, metrics = step(params, opt_state, tokens)
                 done += 1
                 recorder.add(done, metrics)
-                stopping = stop.is_set()  # read once: a signal that comes later is for the next step
+                stopping = stop(done)  # asked once: a signal that comes later is for the next step
                 if stopping or done == last or self._is_due(done):
                     recorder.drain()
                     if self._is_evaluated(done):
                         self._evaluate(done, params, recorder)
                     self._checkpoints.save(State(done, params, opt_state, list(recorder.unlogged)))
+                if self._profile and not stopping and self._is_profiled(done):
+                    recorder.drain()
+                    here = self._placement.on_each_host(params)
+                    if hosts.is_first():
+                        self._view.say(self._profile(done, here, recorder.run_s))
                 if stopping:
                     self._record_end(recorder, done)
                     raise Interrupted(self._run, done)
@@ -150,6 +180,11 @@ class _Training:
     def _is_due(self, step: int) -> bool:
         return self._is_evaluated(step) or (self._train.log_spaced_checkpoints and is_log_spaced(step))
 
+    def _is_profiled(self, step: int) -> bool:
+        """Not at the last one, whose heads are scored in full when somebody asks."""
+        every = self._train.profile_every
+        return every > 0 and step % every == 0 and step < self._train.steps
+
     def _evaluate(self, step: int, params: Params, recorder: Recorder) -> None:
         found = evaluate(
             self._run.experiment.model,
@@ -157,7 +192,8 @@ class _Training:
             self._heldout,
             self._dataset.tokenizer,
             compute=self._run.experiment.compute,
-            batch_size=min(self._train.batch_size, len(self._heldout)),
+            batch_size=min(self._train.batch_size // self._train.accumulate, len(self._heldout)),
+            placement=self._placement,
         )
         if not np.isfinite(found["loss"]):
             raise NotFinite(f"step {step}: the held-out loss is {found['loss']}")
@@ -175,11 +211,14 @@ class _Training:
 
 
 @contextlib.contextmanager
-def _batches(dataset: data.Dataset, experiment: Experiment, first: int, last: int) -> Iterator[Iterator[Array]]:
+def _batches(
+    dataset: data.Dataset, experiment: Experiment, placement: Placement, first: int, last: int
+) -> Iterator[Iterator[Array]]:
     """The batches of steps first, ..., last − 1, on the device, made `BATCHES_AHEAD` steps ahead in a thread."""
+    shape = experiment.train.batch_size, experiment.data.seq_len + 1
 
     def make(step: int) -> Array:
-        return jax.device_put(data.batch(dataset, experiment, step).astype(np.int32))
+        return placement.batch(shape, lambda rows: data.batch(dataset, experiment, step, rows=rows).astype(np.int32))
 
     def in_order() -> Iterator[Array]:
         ahead = deque(pool.submit(make, step) for step in range(first, min(first + BATCHES_AHEAD, last)))
@@ -196,14 +235,18 @@ def _batches(dataset: data.Dataset, experiment: Experiment, first: int, last: in
 
 
 @contextlib.contextmanager
-def _stop_signals() -> Iterator[threading.Event]:
-    """An event that the first SIGINT or SIGTERM sets; a second one acts at once, as if this were not here.
+def _stop_signals() -> Iterator[Callable[[int], bool]]:
+    """Whether to stop after a step: after the first SIGINT or SIGTERM; a second one acts at once, as if this were not
+    here. Where several processes train, after a SIGTERM to any of them.
 
     Signals reach only the main thread: in another, nothing is changed.
     """
+    if jax.process_count() > 1:
+        yield hosts.stop_asked
+        return
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield stop
+        yield lambda step: stop.is_set()
         return
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
@@ -218,6 +261,6 @@ def _stop_signals() -> Iterator[threading.Event]:
     for number in before:
         signal.signal(number, ask)
     try:
-        yield stop
+        yield lambda step: stop.is_set()
     finally:
         restore()

@@ -12,7 +12,8 @@ from andrea_jax import model
 from andrea_jax.config import Compute, Experiment, Model, Optim
 from andrea_jax.model import Params
 from andrea_jax.projections import split_heads
-from andrea_jax.training import optimizer
+from andrea_jax.training import cross_entropy, optimizer
+from andrea_jax.training.placement import Placement
 
 Metrics = dict[str, Array]
 Step = Callable[[Params, optax.OptState, Array], tuple[Params, optax.OptState, Metrics]]
@@ -39,31 +40,57 @@ def make_step(experiment: Experiment) -> Step:
 
     Experiments that differ only in data or seed share one compiled step.
     """
-    return _make_step(experiment.model, experiment.optim, experiment.train.steps, experiment.compute)
+    train = experiment.train
+    return _make_step(experiment.model, experiment.optim, train.steps, train.accumulate, experiment.compute)
 
 
 @functools.lru_cache
-def _make_step(config: Model, optim: Optim, steps: int, compute: Compute) -> Step:
+def _make_step(config: Model, optim: Optim, steps: int, accumulate: int, compute: Compute) -> Step:
     optimize = optimizer.make(optim, steps)
     rate = optimizer.schedule(optim, steps)
+    placement = Placement.of(compute.mesh)
 
     def loss_of(params: Params, tokens: Array) -> Array:
-        andrea = model.bind(config, params, dtype=compute.dtype, backend=compute.backend)
-        return loss(andrea(tokens[:, :-1]), tokens[:, 1:])
+        used, params = placement.gathered(config, params, compute.dtype)
+        andrea = model.bind(used, params, dtype=compute.dtype, backend=compute.backend)
+        x = andrea.final(tokens[:, :-1], tap=placement.tap, remat=compute.remat)
+        with jax.named_scope("unembed"):
+            return cross_entropy.mean_loss(x, andrea.unembedding, tokens[:, 1:])
 
     @functools.partial(jax.jit, donate_argnums=(0, 1))
     def step(params: Params, opt_state: optax.OptState, tokens: Array) -> tuple[Params, optax.OptState, Metrics]:
-        value, grads = jax.value_and_grad(loss_of)(params, tokens.astype(jnp.int32))
+        value, grads = averaged(jax.value_and_grad(loss_of), params, tokens.astype(jnp.int32), accumulate)
+        grads = placement.kept(grads)
         metrics = {
             "loss": value,
             "grad_norm": optax.tree.norm(grads),
             "learning_rate": rate(steps_done(opt_state)),
             "head_grad_norm": head_grad_norm(config, grads),
         }
-        updates, opt_state = optimize.update(grads, opt_state, params)
-        return optax.apply_updates(params, updates), opt_state, metrics  # pyright: ignore[reportReturnType]
+        # else XLA computes the heads' norms while it updates the weights, which makes that three times as slow
+        opt_state, metrics = jax.lax.optimization_barrier((opt_state, metrics))
+        with jax.named_scope("optimizer"):
+            updates, opt_state = optimize.update(grads, opt_state, params)
+            stepped: Params = optax.apply_updates(params, updates)  # pyright: ignore[reportAssignmentType]
+        return placement.kept(stepped), placement.kept(opt_state), jax.tree.map(placement.whole, metrics)
 
     return step
+
+
+def averaged(
+    value_and_grad: Callable[[Params, Array], tuple[Array, Params]], params: Params, tokens: Array, parts: int
+) -> tuple[Array, Params]:
+    """The loss and gradients of tokens [batch, seq + 1], computed `parts` of the batch one after the other, each of
+    every parts-th window, so that every device of a mesh has its share of each part."""
+    if parts == 1:
+        return value_and_grad(params, tokens)
+
+    def add(total: tuple[Array, Params], part: Array) -> tuple[tuple[Array, Params], None]:
+        return jax.tree.map(jnp.add, total, value_and_grad(params, part)), None
+
+    zero = jnp.zeros(()), jax.tree.map(jnp.zeros_like, params)
+    total, _ = jax.lax.scan(add, zero, tokens.reshape(-1, parts, tokens.shape[1]).swapaxes(0, 1))
+    return jax.tree.map(lambda x: x / parts, total)
 
 
 def steps_done(opt_state: optax.OptState) -> Array:

@@ -72,7 +72,14 @@ def test_c4_is_mixed_where_the_sizes_disagree():
 def test_c11_follows_the_times(transposed, verdict):
     claim = said(findings.layout(data.layout(transposed)), "C11, mosaic, forward:")
     assert f"is faster is {verdict}: it takes {transposed:.2f} times as long" in claim
-    assert "(beside it: slices of q|k|v 1.22, contiguous 0.98)" in claim
+    assert "(beside it: q|k|v in place 1.01, slices of q|k|v 1.22, contiguous 0.98)" in claim
+
+
+def test_c11_says_what_slicing_q_k_v_first_costs_in_time_and_launches():
+    rows = [{**row, "launches": 4 if row["variant"] == "slices of q|k|v" else 1}
+            for row in data.layout() if row["question"] == "layout"]  # fmt: skip
+    claim = said(findings.layout(rows), "C11, mosaic, forward, q|k|v in one array:")
+    assert claim.endswith("takes 1.21 times as long as reading it in place (4 launches against 1)")  # 1.22 / 1.01
 
 
 def test_c12_follows_the_launches():

@@ -179,3 +179,12 @@ def test_drift_is_drawn_over_its_own_range_and_an_exact_zero_is_left_out():
         "After 3 steps from the same numbers, fused and per-head differ by "
         "6e-08 under sgd, 4e-06 under adamw and 2e-01 under muon"
     )
+
+
+def test_a_tolerance_of_0_is_said_and_leaves_the_scale_to_the_others():
+    checks = plot_data.checks()
+    (ax,) = plots.projection_check(checks).axes
+    exact = pd.DataFrame({"quantity": ["weights there and back"], "max_difference": [0.0], "tolerance": [0.0]})
+    (with_it,) = plots.projection_check(pd.concat([checks, exact], ignore_index=True)).axes
+    assert with_it.get_xlim() == ax.get_xlim()
+    assert "0, bit-equal (tolerance 0)" in [text.get_text() for text in with_it.texts]

@@ -32,7 +32,7 @@ def test_a_signal_that_comes_between_two_looks_is_for_the_next_step(
             stop.set()
         return is_due(training, step)
 
-    monkeypatch.setattr(loop, "_stop_signals", lambda: contextlib.nullcontext(stop))
+    monkeypatch.setattr(loop, "_stop_signals", lambda: contextlib.nullcontext(lambda step: stop.is_set()))
     monkeypatch.setattr(loop._Training, "_is_due", due_and_stopped)
     with pytest.raises(Interrupted, match="after step 6 of 23"):
         train(run, dataset, progress=False)

@@ -23,6 +23,7 @@ from andrea_jax.errors import UserError
 from andrea_jax.runs import Run
 from andrea_jax.training import Interrupted, NotFinite, loop, optimizer, restore, steps, train
 from andrea_jax.training.checkpoints import Checkpoints, State
+from andrea_jax.training.placement import ONE_DEVICE
 
 MakeRun = Callable[..., Run]
 
@@ -183,7 +184,7 @@ def test_batches_come_in_order_from_the_thread_and_its_errors_reach_the_loop(
     make_run: MakeRun, dataset: Dataset, monkeypatch: pytest.MonkeyPatch
 ):
     experiment = make_run("a").experiment
-    with loop._batches(dataset, experiment, 3, 12) as batches:
+    with loop._batches(dataset, experiment, ONE_DEVICE, 3, 12) as batches:
         found = [np.asarray(tokens) for tokens in batches]
     np.testing.assert_array_equal(found, [data.batch(dataset, experiment, step) for step in range(3, 12)])
 
@@ -193,7 +194,7 @@ def test_batches_come_in_order_from_the_thread_and_its_errors_reach_the_loop(
     monkeypatch.setattr(data, "batch", broken)
     with (
         pytest.raises(UserError, match="the text vanished"),
-        loop._batches(dataset, experiment, 0, 5) as batches,
+        loop._batches(dataset, experiment, ONE_DEVICE, 0, 5) as batches,
     ):
         next(batches)
 

@@ -53,6 +53,21 @@ def test_a_step_returns_its_loss_the_gradients_norm_and_the_rate(experiment: con
     assert int(steps_done(opt_state)) == 1
 
 
+def test_a_batch_in_parts_gives_the_gradients_of_the_whole(experiment: config.Experiment):
+    whole, parts = _first_steps(experiment, 1), _first_steps(experiment, experiment.train.batch_size)
+    for name in ("loss", "grad_norm", "head_grad_norm"):
+        np.testing.assert_allclose(parts[name], whole[name], rtol=1e-5)
+
+
+def _first_steps(experiment: config.Experiment, accumulate: int) -> dict[str, jax.Array]:
+    """Metrics of a step of plain descent with the batch in so many parts."""
+    train = dataclasses.replace(experiment.train, accumulate=accumulate)
+    experiment = dataclasses.replace(experiment, train=train)
+    params = model.initialise(experiment.model, 0)
+    opt_state = optimizer.make(experiment.optim, 23).init(params)
+    return make_step(experiment)(params, opt_state, _tokens(experiment))[2]
+
+
 def test_params_and_optimizer_state_are_donated(experiment: config.Experiment):
     params = model.initialise(experiment.model, 0)
     opt_state = optimizer.make(experiment.optim, 23).init(params)
