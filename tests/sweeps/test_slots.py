@@ -11,6 +11,14 @@ from andrea_jax.sweeps.jobs import FAILURE, Outcome
 from andrea_jax.sweeps.slots import train_in
 
 
+@pytest.fixture(autouse=True)
+def _an_interrupt_interrupts():
+    """Also where the tests were started in the background, which ignores SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 class Board:
     """Stands for the real one; collects what it is told."""
 
