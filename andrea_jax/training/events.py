@@ -36,8 +36,14 @@ class WithEvents(Run):
         super().truncate_metrics(after_step)
         folder = self.path / "tensorboard"
         first_time = not folder.is_dir()
-        writer = import_module(PACKAGE).SummaryWriter(str(folder), purge_step=None if first_time else after_step + 1)
-        self._writers.append(writer)
+        n = 0 if first_time else len(list(folder.iterdir()))
+        self._writers.append(
+            import_module(PACKAGE).SummaryWriter(
+                str(folder),
+                purge_step=None if first_time else after_step + 1,
+                filename_suffix=f".{n:04}",  # else two starts within a second would write the same file
+            )
+        )
         for record in self.metrics() if first_time else ():
             self._write(record)
 
