@@ -86,6 +86,13 @@ def split(qkv: jax.Array, n_head: int) -> tuple[jax.Array, jax.Array, jax.Array]
     return q, k, v
 
 
+def parts(arrays: tuple, fused: bool) -> tuple[jax.Array, jax.Array, jax.Array, tuple]:
+    """The arrays that hold q, k and v, one three times where they are fused, and what comes after them."""
+    if fused:
+        return arrays[0], arrays[0], arrays[0], arrays[1:]
+    return *arrays[:3], arrays[3:]
+
+
 @dataclass(frozen=True)
 class Backend:
     """One way to compute attention."""

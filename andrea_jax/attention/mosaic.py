@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from andrea_jax.attention.backends import Backend, Call, split
+from andrea_jax.attention.backends import Backend, Call, parts, split
 from andrea_jax.attention.batching import for_each_batch_and_head
 from andrea_jax.attention.keeping import kept
 
@@ -88,12 +88,6 @@ class _Static(NamedTuple):
     def fused(self) -> bool:
         return self.n_head is not None
 
-    def parts(self, arrays: tuple) -> tuple[Array, Array, Array, tuple]:
-        """The arrays that hold q, k and v, and what comes after them."""
-        if self.n_head is None:
-            return *arrays[:3], arrays[3:]
-        return arrays[0], arrays[0], arrays[0], arrays[1:]
-
 
 def _padding(shape: tuple[int, ...]) -> tuple[tuple[int, int], ...] | None:
     """What to add behind the last position and the last component, up to what the kernels take; None: nothing."""
@@ -133,7 +127,7 @@ _attention.defvjp(_forward, _backward)
 def _launch_forward(static: _Static, *arrays):
     from andrea_jax.attention.mosaic_forward import forward  # Pallas is loaded where it is used
 
-    q, k, v, limits = static.parts(arrays)
+    q, k, v, limits = parts(arrays, static.fused)
     spec = _spec(static, q, k, limits)
     arguments = (static.interpreter, q, k, v, limits if spec.limited else ())
     z, *rows = forward(spec, _forward_tiles(spec.head_dim), _blocks(), *arguments)
@@ -143,7 +137,7 @@ def _launch_forward(static: _Static, *arrays):
 def _launch_backward(static: _Static, *arrays):
     from andrea_jax.attention.mosaic_backward import backward_kv, backward_q
 
-    q, k, v, (q_offset, kv_length, dz, *numbers) = static.parts(arrays)
+    q, k, v, (q_offset, kv_length, dz, *numbers) = parts(arrays, static.fused)
     spec = _spec(static, q, k, (q_offset, kv_length))
     more = -(-spec.n_query // 384) * 384 - spec.n_query  # to whole tiles of two and of three warpgroups
     rows = [jnp.pad(x, ((0, 0), (0, 0), (0, more))) for x in numbers]

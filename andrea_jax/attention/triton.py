@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, ShapeDtypeStruct
 
-from andrea_jax.attention.backends import Backend, Call, split
+from andrea_jax.attention.backends import Backend, Call, parts, split
 from andrea_jax.attention.batching import for_each_batch_and_head
 from andrea_jax.attention.keeping import kept
 from andrea_jax.attention.tiles import TritonTile, TritonTiles, triton_tiles
@@ -73,12 +73,6 @@ class _Static(NamedTuple):
     def fused(self) -> bool:
         return self.n_head is not None
 
-    def parts(self, arrays: tuple) -> tuple[Array, Array, Array, tuple]:
-        """The arrays that hold q, k and v, and what comes after them."""
-        if self.n_head is None:
-            return *arrays[:3], arrays[3:]
-        return arrays[0], arrays[0], arrays[0], arrays[1:]
-
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _attention(static: _Static, tensors, q_offset, kv_length):
@@ -105,7 +99,7 @@ _attention.defvjp(_forward, _backward)
 
 
 def _launch_forward(static: _Static, *arrays):
-    q, k, v, (q_offset, kv_length) = static.parts(arrays)
+    q, k, v, (q_offset, kv_length) = parts(arrays, static.fused)
     heads, tile = _Heads.of(static, q, k), static.tiles.forward
     z, row = _like(q, heads.n_head), _row_of(q, heads.n_head)
     inputs = _inputs(static, heads, tile, q, k, v, q_offset, kv_length) | {"entropy": None}
@@ -115,7 +109,7 @@ def _launch_forward(static: _Static, *arrays):
 
 
 def _launch_backward(static: _Static, *arrays):
-    q, k, v, (q_offset, kv_length, z, t_sum, entropy, dz, dlse, dentropy) = static.parts(arrays)
+    q, k, v, (q_offset, kv_length, z, t_sum, entropy, dz, dlse, dentropy) = parts(arrays, static.fused)
     heads, tile = _Heads.of(static, q, k), static.tiles.backward_queries
     rest = {"z": z, "t_sum": t_sum, "entropy": entropy, "dz": dz, "dlse": dlse, "dentropy": dentropy}
     inputs = _inputs(static, heads, tile, q, k, v, q_offset, kv_length) | rest

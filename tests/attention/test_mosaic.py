@@ -166,10 +166,10 @@ def test_without_a_race_the_interpreter_gives_what_the_reference_gives():
 
 SHARDED = """
 import jax.numpy as jnp
-from andrea_jax.attention import mosaic, reference, split
+from andrea_jax.attention import backends, mosaic, reference, split
 
 def parts(static, arrays):
-    q, k, v, rest = static.parts(arrays)
+    q, k, v, rest = backends.parts(arrays, static.fused)
     return (*split(q, static.n_head), rest) if static.fused else (q, k, v, rest)
 
 def forward(static, *arrays):

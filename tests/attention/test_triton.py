@@ -198,7 +198,7 @@ import jax
 from andrea_jax.attention import backends, chunked, split, triton
 
 def parts(static, arrays):
-    q, k, v, rest = static.parts(arrays)
+    q, k, v, rest = backends.parts(arrays, static.fused)
     return (*split(q, static.n_head), rest) if static.fused else (q, k, v, rest)
 
 def options(static):
