@@ -20,12 +20,14 @@ from jax.stages import Compiled
 
 from andrea_jax import data, model
 from andrea_jax.benchmarks import device_checks, torch_training, waiting
+from andrea_jax.benchmarks.peers import known
 from andrea_jax.benchmarks.programs import Row
 from andrea_jax.benchmarks.results import Results
 from andrea_jax.benchmarks.timing import why
 from andrea_jax.compiled import collectives
 from andrea_jax.config import Experiment, Model, Optim, problems
 from andrea_jax.config_mesh import Mesh
+from andrea_jax.errors import UserError
 from andrea_jax.model import Params
 from andrea_jax.plots import mesh_figures
 from andrea_jax.training import make_step, optimizer
@@ -57,7 +59,9 @@ def bench_mesh(
 ) -> Results:
     """Writes mesh.json, .csv, .parquet and the figure into `folder`. configs: names and experiments, with one number of
     `steps` each for the losses; speed is of `repeats` steps, on that many windows a device as the config has in all."""
-    n = jax.device_count()
+    parts, n = known(parts, PARTS, "part"), jax.device_count()
+    if n == 1:
+        raise UserError("bench mesh: needs several devices, and there is one")
     settings = {"configs": [name for name, _ in configs], "steps": list(steps), "devices": n, "parts": list(parts)}
     results = Results(folder, "mesh", settings, configs[0][1].compute.dtype, repeats)
     jobs: list[tuple[Row, Callable[[], Iterable[Row]]]] = []

@@ -76,7 +76,7 @@ def _add_train(subjects) -> None:
     parser = _subject(subjects, "train", _train, what, "andrea bench train --models andrea-12m")
     models = "andrea-12m andrea-120m andrea-480m; on a CPU quickstart and two of twice its width (all)"
     parser.add_argument("--models", nargs="+", metavar="NAME", help=models)
-    parser.add_argument("--seconds", type=float, metavar="S", help="of timed training a model (4)")
+    parser.add_argument("--seconds", type=arguments.above_0, metavar="S", help="of timed training a model (4)")
 
 
 def _add_mesh(subjects) -> None:

@@ -2,9 +2,10 @@
 
 import pytest
 
-from andrea_jax.benchmarks.many_devices import meshes
+from andrea_jax.benchmarks.many_devices import bench_mesh, meshes
 from andrea_jax.benchmarks.waiting import _of_events, covered
 from andrea_jax.config_mesh import Mesh
+from andrea_jax.errors import UserError
 from andrea_jax.plots.mesh_figures import REVERSED, many_devices, mesh_tables, title, verdicts
 
 ONE = {"part": "losses", "model": "m", "projection": "fused", "steps": 7, "mesh": "one device", "devices": 1,
@@ -76,3 +77,11 @@ def test_steps_that_fit_no_config_are_refused(andrea, tiny_config, steps):
     code, _, err = andrea("bench", "mesh", tiny_config, "--steps", *steps)
     assert code == 2
     assert "--steps" in err
+
+
+def test_a_misspelt_part_and_a_single_device_are_refused_before_anything_is_written(tmp_path):
+    with pytest.raises(UserError, match=r'part must be one of .*, not "losess" \(did you mean "losses"\?\)'):
+        bench_mesh(tmp_path, configs=[], steps=[], parts=["losess"])
+    with pytest.raises(UserError, match="bench mesh: needs several devices, and there is one"):
+        bench_mesh(tmp_path, configs=[], steps=[])
+    assert not list(tmp_path.iterdir())
