@@ -1,6 +1,6 @@
 # make heads   set up, train the quickstart model on real text, show its heads, write the report
 # make test    the whole test suite
-# make test-gpu   the attention contract and kernels on this machine's GPU, with PYTHON or .venv's
+# make test-gpu   the attention contract and the kernels on this machine's GPU, with PYTHON or .venv's
 # make check   format, lint and types
 # make notebooks   run every notebook from top to bottom and keep its outputs (about ten minutes)
 
@@ -27,7 +27,7 @@ test-fast: $(VENV)/installed
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
 test-gpu:
-	$(or $(PYTHON),$(BIN)/python) -m pytest -p no:cacheprovider tests/attention
+	$(or $(PYTHON),$(BIN)/python) -m pytest -p no:cacheprovider tests/attention tests/kernels
 
 check: $(VENV)/installed
 	$(BIN)/ruff format --check .

@@ -1,11 +1,14 @@
 """What the model computes, without parameters: a product, norm, ReLU, rotary positions.
 
-Each in a form that XLA turns into few passes over memory; docs/log.md has what that gave.
+Each in a form that takes few passes over memory; docs/log.md has what that gave.
 """
 
 import jax
 import jax.numpy as jnp
 from jax import Array
+
+from andrea_jax import kernels
+from andrea_jax.kernels.formulas import EPSILON, norm_derivative
 
 
 def matmul(x: Array, w: Array) -> Array:
@@ -48,34 +51,40 @@ def norm(x: Array, kind: str) -> Array:
 @jax.custom_vjp
 def _over_rms(x: Array) -> Array:
     wide = x.astype(jnp.float32)
-    return (wide * _inverse_rms(wide)).astype(x.dtype)
+    return (wide * jax.lax.rsqrt(jnp.square(wide).mean(axis=-1, keepdims=True) + EPSILON)).astype(x.dtype)
 
 
-def _inverse_rms(wide: Array) -> Array:
-    return jax.lax.rsqrt(jnp.square(wide).mean(axis=-1, keepdims=True) + 1e-5)
+_over_rms.defvjp(lambda x: (_over_rms(x), x), lambda x, g: (norm_derivative(x, g, None),))
 
 
-def _over_rms_backward(x: Array, g: Array) -> tuple[Array]:
-    """With r = 1 / rms(x): r·g − x·r³·mean(x·g)."""
-    x, g = jax.lax.optimization_barrier((x, g))  # keeps XLA from sharing r with the forward pass: there and here the
-    wide, g32 = x.astype(jnp.float32), g.astype(jnp.float32)  # sums are then one pass each, and r is not stored
-    r = _inverse_rms(wide)
-    return ((r * g32 - wide * (r**3 * (wide * g32).mean(axis=-1, keepdims=True))).astype(x.dtype),)
+@jax.custom_vjp
+def beside_norm(x: Array) -> tuple[Array, Array]:
+    """(x, x / rms(x)): what goes past a layer, and what goes into it. Their gradients are joined in one pass."""
+    return x, _over_rms(x)
 
 
-_over_rms.defvjp(lambda x: (_over_rms(x), x), _over_rms_backward)
+beside_norm.defvjp(lambda x: (beside_norm(x), x), lambda x, by: (kernels.norm_derivative(x, g=by[1], past=by[0]),))
 
 
-@jax.custom_jvp
-def relu(x: Array) -> Array:
-    """max(x, 0), whose derivative reads the result: so x is never stored, and on a GPU the product ends with the max.
-
-    (Not "result > 0", which XLA turns back into x > 0.)
-    """
-    return jnp.maximum(x, 0)
+@jax.custom_vjp
+def relu_matmul(x: Array, w: Array) -> Array:
+    """max(x, 0)·w, x [batch, seq, m], w [m, n]. Its derivative reads max(x, 0), so x is never stored, and on a GPU the
+    product that makes x ends with the max."""
+    return matmul(jnp.maximum(x, 0), w)
 
 
-relu.defjvps(lambda g, ans, x: jnp.where(ans != 0, g, jnp.zeros_like(g)))
+def _relu_matmul_forward(x: Array, w: Array) -> tuple[Array, tuple[Array, Array]]:
+    positive = jnp.maximum(x, 0)
+    return matmul(positive, w), (positive, w)
+
+
+def _relu_matmul_backward(saved: tuple[Array, Array], g: Array) -> tuple[Array, Array]:
+    positive, w = saved
+    _, dw = jax.vjp(matmul, positive, w)[1](g)
+    return kernels.gated_product(g, w, positive), dw
+
+
+relu_matmul.defvjp(_relu_matmul_forward, _relu_matmul_backward)
 
 
 def rotate(x: Array, positions: Array, base: float) -> Array:

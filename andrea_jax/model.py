@@ -22,7 +22,7 @@ from jax.typing import DTypeLike
 
 from andrea_jax.attention import attention, attention_fused, keeping
 from andrea_jax.config import Model
-from andrea_jax.functions import matmul, norm, relu, rotate
+from andrea_jax.functions import beside_norm, matmul, norm, relu_matmul, rotate
 from andrea_jax.projections import PROJECTIONS, Projection
 
 Params = dict  # nested: {"layers": {"0": {"attention": {"W_QKV": Array, ...}, "mlp": ...}}, "W_E": ..., "W_U": ...}
@@ -62,6 +62,11 @@ class Norm(nnx.Module):
         if self.config.norm == "layer":
             y = y + self.b_norm[...][None, None]
         return y.astype(x.dtype)
+
+    @jax.named_scope("norm")
+    def beside(self, x: Array) -> tuple[Array, Array]:
+        """(x, norm(x)): what goes past a layer, and what goes into it."""
+        return beside_norm(x) if self.config.norm == "rms" and not self.config.norm_weights else (x, self(x))
 
 
 class Attention(nnx.Module):
@@ -103,11 +108,11 @@ class MLP(nnx.Module):
 
     @jax.named_scope("mlp")
     def __call__(self, x: Array) -> Array:
-        act = {"relu": relu, "gelu": jax.nn.gelu}[self.config.activation]
+        act_matmul = {"relu": relu_matmul, "gelu": lambda x, w: matmul(jax.nn.gelu(x), w)}[self.config.activation]
         wide = matmul(x, self.W_in[...].astype(x.dtype))
         if self.config.biases:
             wide = wide + self.b_in[...].astype(x.dtype)[None, None]
-        y = matmul(act(wide), self.W_out[...].astype(x.dtype))
+        y = act_matmul(wide, self.W_out[...].astype(x.dtype))
         return y + self.b_out[...].astype(x.dtype)[None, None] if self.config.biases else y
 
 
@@ -120,10 +125,11 @@ class Block(nnx.Module):
             self.norm_mlp, self.mlp = Norm(config), MLP(config, k_mlp)
 
     def __call__(self, x: Array, offset: Array | int, tap: Callable[[str, Array], Array], entropy: bool) -> Array:
-        x = tap("resid_pre", x)
-        x = x + tap("attention_out", self.attention(self.norm_attention(x), offset, tap, entropy))
+        x, normed = self.norm_attention.beside(tap("resid_pre", x))
+        x = x + tap("attention_out", self.attention(normed, offset, tap, entropy))
         if self.config.mlp_width:
-            x = x + tap("mlp_out", self.mlp(self.norm_mlp(x)))
+            x, normed = self.norm_mlp.beside(x)
+            x = x + tap("mlp_out", self.mlp(normed))
         return x
 
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from andrea_jax.functions import matmul, norm, relu
+from andrea_jax.functions import beside_norm, matmul, norm, relu_matmul
 
 
 def test_the_derivative_by_a_weight_sums_over_one_axis_because_xla_on_a_cpu_is_slow_with_two():
@@ -71,9 +71,23 @@ def test_the_norm_keeps_its_input_and_nothing_else_for_the_backward_pass():
     assert [(leaf.shape, leaf.dtype) for leaf in kept if leaf.ndim] == [((2, 3, 7), jnp.dtype("bfloat16"))]
 
 
+def test_the_gradient_past_a_norm_is_added_to_the_one_through_it():
+    x, g = rows()
+    past = np.random.default_rng(1).standard_normal(x.shape)
+    (same, y), backward = jax.vjp(beside_norm, jnp.asarray(x, "float32"))
+    np.testing.assert_array_equal(same, jnp.asarray(x, "float32"))
+    np.testing.assert_array_equal(y, norm(same, "rms"))
+    r = 1 / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5)
+    expected = past + r * g - x * r**3 * (x * g).mean(-1, keepdims=True)
+    found = backward((jnp.asarray(past, "float32"), jnp.asarray(g, "float32")))[0]
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+
+
 def test_relu_passes_a_gradient_where_its_result_is_not_zero_and_its_input_is_not_kept():
-    x = jnp.array([-2.0, -0.0, 0.0, 3.0])
-    np.testing.assert_array_equal(relu(x), [0, 0, 0, 3])
-    np.testing.assert_array_equal(jax.grad(lambda x: (5 * relu(x)).sum())(x), [0, 0, 0, 5])
-    program = str(jax.make_jaxpr(lambda x: jax.vjp(relu, x)[1](x))(x))
+    x, w = jnp.array([[[-2.0, -0.0, 0.0, 3.0]]]), jnp.array([[5.0], [7.0], [11.0], [13.0]])
+    np.testing.assert_array_equal(relu_matmul(x, w), [[[39.0]]])
+    dx, dw = jax.grad(lambda x, w: relu_matmul(x, w).sum(), argnums=(0, 1))(x, w)
+    np.testing.assert_array_equal(dx, [[[0, 0, 0, 13]]])
+    np.testing.assert_array_equal(dw, [[0], [0], [0], [3]])
+    program = str(jax.make_jaxpr(lambda x: jax.vjp(relu_matmul, x, w)[1](x[..., :1]))(x))
     assert " ne " in program and " gt " not in program  # "result > 0" becomes x > 0 in XLA, and x would be stored

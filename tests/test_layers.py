@@ -12,7 +12,7 @@ REPOSITORY = Path(__file__).parent.parent
 PACKAGE = REPOSITORY / "andrea_jax"
 LAYERS = (
     {"allocation", "arguments", "errors", "config", "config_keys", "config_files", "config_mesh", "runs"},
-    {"attention", "compiled", "data", "functions", "seeds"},
+    {"attention", "compiled", "data", "devices", "functions", "kernels", "seeds"},
     {"projections"},
     {"model"},
     {"conversion", "counting", "estimate", "generate", "trace", "training"},

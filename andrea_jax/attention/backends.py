@@ -1,18 +1,14 @@
 """Which backend runs a call: what each one can do, and the choice that "auto" makes."""
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import jax
 import jax.numpy as jnp
-from jax.core import Tracer
 
+from andrea_jax import devices
 from andrea_jax.errors import UserError, did_you_mean
-
-_log = logging.getLogger("andrea_jax")
-_said: set[str] = set()
 
 
 @dataclass(frozen=True)
@@ -29,30 +25,15 @@ class Call:
     @staticmethod
     def of(q: jax.Array, causal: bool, q_offset: int | jax.Array) -> "Call":
         """The call with these arguments, on the device that holds q."""
-        device = _device_of(q)
+        device = devices.of(q)
         return Call(
             device=device.device_kind,
-            cuda=_compute_capability(device),
+            cuda=devices.compute_capability(device),
             dtype=q.dtype.name,
             head_dim=q.shape[-1],
             causal=causal,
             from_zero=isinstance(q_offset, int) and q_offset == 0,
         )
-
-
-def _device_of(x: jax.Array):
-    """Where `x` lies. While tracing no array lies anywhere yet: the device that JAX computes on by default."""
-    if isinstance(x, jax.Array) and not isinstance(x, Tracer):
-        return min(x.devices(), key=lambda device: device.id)
-    default = jax.config.jax_default_device  # what jax.default_device(...) sets: a device, a platform's name or None
-    return default if isinstance(default, jax.Device) else jax.devices(default)[0]
-
-
-def _compute_capability(device) -> tuple[int, int] | None:
-    if device.platform != "gpu" or "cuda" not in device.client.platform_version:  # "gpu" is also what ROCm says
-        return None
-    major, minor = str(device.compute_capability).split(".")
-    return int(major), int(minor)
 
 
 class AttentionFunction(Protocol):
@@ -134,7 +115,9 @@ def _automatic(call: Call, preference: Sequence[Backend]) -> Backend:
     for backend in preference:
         reason = reasons[backend.name]
         if reason is None:
-            _say_once(f'attention on {call.device}: backend "{backend.name}" ({_in_words(passed_over) or _FASTEST})')
+            devices.say_once(
+                f'attention on {call.device}: backend "{backend.name}" ({_in_words(passed_over) or _FASTEST})'
+            )
             return backend
         passed_over.setdefault(reason, []).append(f'"{backend.name}"')
     raise UserError(f"no attention backend can run here: {_in_words(passed_over)}")
@@ -146,9 +129,3 @@ def _in_words(passed_over: dict[str, list[str]]) -> str:
 
 
 _FASTEST = "the fastest that can run"
-
-
-def _say_once(message: str) -> None:
-    if message not in _said:
-        _said.add(message)
-        _log.info(message)

@@ -124,6 +124,7 @@ def _backward(static: _Static, saved, cotangents):
 _attention.defvjp(_forward, _backward)
 
 
+@partial(jax.jit, static_argnums=0)  # traced and lowered once for all layers
 def _launch_forward(static: _Static, *arrays):
     from andrea_jax.attention.mosaic_forward import forward  # Pallas is loaded where it is used
 
@@ -134,6 +135,7 @@ def _launch_forward(static: _Static, *arrays):
     return z, *(row[..., : q.shape[1]] for row in rows)
 
 
+@partial(jax.jit, static_argnums=0)
 def _launch_backward(static: _Static, *arrays):
     from andrea_jax.attention.mosaic_backward import backward_kv, backward_q
 

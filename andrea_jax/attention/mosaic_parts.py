@@ -5,8 +5,9 @@ block works through its units (a tile of rows of one head) in a fixed order, so 
 Loads run ahead over unit boundaries: they wait only for buffers to become free.
 
 Hopper's matrix instructions multiply 64 rows a warpgroup, read their second operand from swizzled shared memory, and
-take the contracted axis in steps of 16. A head is stored in `pieces` of equal width (64, 32 or 16 columns), each with
-the swizzle of its width, so that head_dim 80 costs 80 columns and not 128.
+take the contracted axis in steps of 16. A buffer is swizzled by the widest of 64, 32 and 16 columns that divides its
+rows, so that head_dim 80 costs 80 columns and not 128. A head is one piece, and so one instruction where it is the
+columns of a product; only head_dim 256, whose product would take too many registers, is cut into two `pieces`.
 """
 
 from collections.abc import Callable
@@ -63,7 +64,7 @@ class Spec:
     @property
     def pieces(self) -> tuple[tuple[int, int], ...]:
         """(first column, width) of each."""
-        width = next(width for width in (64, 32, 16) if self.head_dim % width == 0)
+        width = self.head_dim if self.head_dim <= 192 else 128
         return tuple((start, width) for start in range(0, self.head_dim, width))
 
     @property
@@ -120,7 +121,7 @@ def loop(start: Array | int, stop: Array | int, body: Callable[[Array], None]) -
 
 def buffer(shape: tuple[int, ...], dtype):
     """Shared memory that matrix instructions read: [..., rows, columns], swizzled by its last axis."""
-    width = min(shape[-1], 64)
+    width = next(width for width in (64, 32, 16) if shape[-1] % width == 0)
     transforms = (plgpu.TilingTransform((8, width)), plgpu.SwizzleTransform(2 * width))  # pyright: ignore[reportAbstractUsage]
     return plgpu.SMEM(shape, dtype, transforms=transforms)
 

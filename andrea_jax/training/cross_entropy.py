@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from andrea_jax import kernels
+
 ALIGNED = 64  # columns: products of bfloat16 whose rows do not begin at multiples of 16 bytes run several times slower
 AT_ONCE = 2**30  # bytes of float32 logits at most, where the sequence can be cut that fine
 
@@ -58,16 +60,9 @@ def _loss_and_gradients(x: Array, w_u: Array, targets: Array) -> tuple[Array, Ar
 
 def _of_logits(x: Array, w: Array, targets: Array, vocab: int) -> tuple[Array, Array]:
     """Σ over tokens of the loss, and its derivative by the logits, in x's dtype; columns from vocab on are no words."""
-    column = jnp.arange(w.shape[1])[None, None]
     logits = jnp.matmul(x, w, preferred_element_type=jnp.float32)
-    logits = jnp.where(column < vocab, logits, -jnp.inf) if vocab < w.shape[1] else logits
-    top = logits.max(axis=-1, keepdims=True)
-    powers = jnp.exp(logits - top)
-    total = powers.sum(axis=-1, keepdims=True)
-    is_target = column == targets[..., None]
-    chosen = jnp.where(is_target, logits, 0.0).sum(axis=-1)  # by row: XLA makes it in the pass that makes `total`
-    loss = (top + jnp.log(total))[..., 0] - chosen
-    return loss.sum(), (powers / total - is_target).astype(x.dtype)
+    loss, d_logits = kernels.cross_entropy(logits, targets, vocab, x.dtype)
+    return loss.sum(), d_logits
 
 
 def _pieces(seq: int, n_bytes: int) -> int:

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from andrea_jax.attention import AUTO, BACKENDS, attention, backends, triton
+from andrea_jax import devices
+from andrea_jax.attention import AUTO, BACKENDS, attention, triton
 from andrea_jax.attention.backends import Call, choose
 from andrea_jax.errors import UserError
 
@@ -25,7 +26,7 @@ def q_k_v(q=(2, 5, 6, 8), k=(2, 7, 3, 8), v=(2, 7, 3, 8), dtype=jnp.float32):
 
 @pytest.fixture(autouse=True)
 def nothing_said_yet(monkeypatch):
-    monkeypatch.setattr(backends, "_said", set())
+    monkeypatch.setattr(devices, "_said", set())
 
 
 RTX_4090 = change(H200, device="NVIDIA GeForce RTX 4090", cuda=(8, 9))

@@ -73,14 +73,13 @@ def test_the_causal_triangle_is_dealt_out_evenly():
     assert max(work) <= 1.04 * (384 * 36 / 132)
 
 
-def test_a_head_is_cut_into_equal_pieces_that_matrix_instructions_take():
+def test_a_head_is_one_piece_but_for_the_widest():
     def pieces(head_dim):
         return Spec(1, 8, 8, 1, 1, head_dim, "bfloat16", True, 1.0, False, 8, False, False).pieces
 
-    assert pieces(64) == ((0, 64),) and pieces(96) == ((0, 32), (32, 32), (64, 32))
-    assert pieces(80) == tuple((start, 16) for start in range(0, 80, 16))
-    for head_dim in mosaic.HEAD_DIMS:
-        assert sum(width for _, width in pieces(head_dim)) == head_dim
+    assert pieces(256) == ((0, 128), (128, 128))
+    for head_dim in mosaic.HEAD_DIMS[:-1]:
+        assert pieces(head_dim) == ((0, head_dim),)
 
 
 @pytest.mark.parametrize("n_head, n_kv_head", [(1, 1), (6, 2), (12, 12)])

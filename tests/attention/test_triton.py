@@ -17,7 +17,8 @@ import pytest
 import triton_interpreter
 from test_sharded_attention import PROGRAM, run_on_eight_devices
 
-from andrea_jax.attention import AUTO, BACKENDS, attention, attention_fused, backends, tiles, triton
+from andrea_jax import devices
+from andrea_jax.attention import AUTO, BACKENDS, attention, attention_fused, tiles, triton
 from andrea_jax.attention.backends import Call, choose
 from andrea_jax.benchmarks import grids
 from andrea_jax.errors import UserError
@@ -34,7 +35,7 @@ def interpreted(monkeypatch):
     """Calls of the backend run in the interpreter. The value sets their tiles."""
     if find_spec("triton") is None:
         pytest.skip("triton is not installed")
-    monkeypatch.setattr(backends, "_compute_capability", lambda device: (9, 0))
+    monkeypatch.setattr(devices, "compute_capability", lambda device: (9, 0))
     monkeypatch.setattr(triton, "find_spec", lambda name: name)
     monkeypatch.setattr(triton, "_launch", triton_interpreter.launch)
 
@@ -164,7 +165,7 @@ def test_triton_is_imported_only_when_it_is_used():
 @pytest.mark.skipif(find_spec("jax_triton") is None, reason="jax-triton is not installed")
 @pytest.mark.parametrize("entropy", [False, True])
 def test_jax_triton_accepts_every_launch(entropy, monkeypatch):
-    monkeypatch.setattr(backends, "_compute_capability", lambda device: (8, 9))
+    monkeypatch.setattr(devices, "compute_capability", lambda device: (8, 9))
     q, k = (jax.ShapeDtypeStruct((3, 17, n_head, 72), jnp.float16) for n_head in (6, 2))
 
     def gradients(q, k, v, q_offset, kv_length):
@@ -182,7 +183,7 @@ def test_jax_triton_accepts_every_launch(entropy, monkeypatch):
 
 @pytest.mark.skipif(find_spec("jax_triton") is None, reason="jax-triton is not installed")
 def test_q_k_v_of_one_array_are_never_sliced_and_their_gradients_never_joined(monkeypatch):
-    monkeypatch.setattr(backends, "_compute_capability", lambda device: (8, 9))
+    monkeypatch.setattr(devices, "compute_capability", lambda device: (8, 9))
     qkv = jax.ShapeDtypeStruct((3, 17, 10, 72), jnp.float16)
     attend = partial(attention_fused, n_head=6, backend="triton")
     traced = jax.jit(jax.grad(lambda qkv: attend(qkv)[0].astype(jnp.float32).sum())).trace(qkv)
@@ -195,6 +196,7 @@ def test_q_k_v_of_one_array_are_never_sliced_and_their_gradients_never_joined(mo
 SHARDED = """
 from math import log
 import jax
+from andrea_jax import devices
 from andrea_jax.attention import backends, chunked, split, triton
 
 def parts(static, arrays):
@@ -215,7 +217,7 @@ def backward(static, *arrays):
     found = jax.vjp(attend, q, k, v)[1](tuple(cotangents))
     return (jax.numpy.concatenate(found, axis=2),) if static.fused else found
 
-backends._compute_capability = lambda device: (9, 0)
+devices.compute_capability = lambda device: (9, 0)
 triton.find_spec = lambda name: name
 triton._launch_forward, triton._launch_backward = forward, backward
 """

@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from andrea_jax.attention import attention, attention_fused, backends, triton
+from andrea_jax import devices
+from andrea_jax.attention import attention, attention_fused, triton
 
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
 
@@ -27,7 +28,7 @@ def launches(monkeypatch, cuda, dtype, head_dim, length, fused=False, **options)
         recorded[kernel] = tile, inputs | outputs
         return tuple(jnp.zeros(x.shape, x.dtype) for x in outputs.values())
 
-    monkeypatch.setattr(backends, "_compute_capability", lambda device: cuda)
+    monkeypatch.setattr(devices, "compute_capability", lambda device: cuda)
     monkeypatch.setattr(triton, "find_spec", lambda name: name)
     monkeypatch.setattr(triton, "_launch", record)
     q, qkv = (jax.ShapeDtypeStruct((4, length, heads, head_dim), dtype) for heads in (12, 36))
