@@ -19,6 +19,8 @@ import optax
 import pandas as pd
 
 from andrea_jax import interventions, runs
+from andrea_jax.data import annotated
+from andrea_jax.data.annotated_windows import windows
 from andrea_jax.heads.statistics import CHOOSE
 from andrea_jax.interventions import Damage, Head, Importance, Task
 from andrea_jax.interventions.edits import Compute, Progress
@@ -36,18 +38,23 @@ def ablation(
     *,
     kinds: Sequence[str] = ("zero", "mean"),
     sets: Sequence[Sequence[Head]] | None = None,
+    conllu: Path | str | None = None,
     progress: Progress | None = None,
 ) -> Damage:
     """`interventions.ablate` on the run's held-out text, repeats and brackets; zero always beside mean.
 
     sets: heads to remove together (None: every head by itself, which is kept as the table "ablation", with the kinds
-    that it has already).
+    that it has already). conllu: a CoNLL-U file, on whose names the model is asked as well (`interventions.names`), in
+    probe.n_sequences windows.
     """
     e, wanted = loaded.experiment, list(dict.fromkeys(kinds))
     if "zero" in wanted and "mean" not in wanted:
         wanted.append("mean")
-    settings = {"kinds": wanted, "sets": sets, "progress": progress}
-    found = interventions.ablate(e.model, loaded.params, tasks(loaded), **settings, **_compute(loaded))
+    settings, asked = {"kinds": wanted, "sets": sets, "progress": progress}, tasks(loaded)
+    if conllu is not None:
+        text = windows(annotated.read(conllu), loaded.tokenizer, e.data.seq_len + 1, e.probe.n_sequences)
+        asked.append(interventions.names(text))
+    found = interventions.ablate(e.model, loaded.params, asked, **settings, **_compute(loaded))
     if sets is None and loaded.saved:
         before = kept(loaded.run, "ablation", loaded.step)
         others = [] if before is None else [before.loc[~before["kind"].isin(wanted)]]

@@ -1,24 +1,28 @@
 """The claims of the lesson, what was found about each, and the page that says so.
 
-A script of experiments/ answers one claim, or several that share its runs: it writes a `Finding` each, and
-experiments/write_claims.py makes docs/results/claims.md of them. What nobody measured is said to be not measured.
+A script of experiments/ answers one claim, or several that share its runs: it writes a `Finding` each, with a figure
+where there is something to see, and experiments/write_claims.py makes docs/results/claims.md of them. What nobody
+measured is said to be not measured.
 """
 
 import argparse
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
+from andrea_jax import plots
 from andrea_jax.errors import UserError
 from andrea_jax.loaded import LoadedRun, load_run
-from andrea_jax.plots import messages
+from andrea_jax.plots import Figure, messages
 from andrea_jax.runs import Json, circumstances, now, write_atomically
 from andrea_jax.seeds import Estimate
 from andrea_jax.sweeps.comparing import RunsCompared
+from andrea_jax.sweeps.plan import SEED
 from andrea_jax.sweeps.runner import sweep
 from andrea_jax.training import device
 
@@ -45,13 +49,14 @@ HOLDS, DOES_NOT, NOT_MEASURED = "holds", "does not hold", "not measured here"
 class Finding:
     """verdict: "holds", "holds if ...", "does not hold" or "not measured here" · sentence: with the numbers that say
     so · numbers: all of them, as JSON · origin: when, by which command and on what they were measured, where that was
-    not here and now."""
+    not here and now · figure: what is to be seen of them."""
 
     claim: str
     verdict: str
     sentence: str
     numbers: Mapping[str, object]
     origin: Mapping[str, Json] | None = None
+    figure: Figure | None = None
 
     def __post_init__(self):
         if self.claim not in CLAIMS:
@@ -61,7 +66,8 @@ class Finding:
 
 
 def write(finding: Finding, folder: Path) -> Path:
-    """<folder>/<claim>.json: the finding, when it was found, on what device, by which command and versions.
+    """<folder>/<claim>.json: the finding, when it was found, on what device, by which command and versions; its figure
+    beside it, as PNG.
 
     One that was not found on a CPU is <claim>-<platform>.json, and stands beside that of a CPU. NumPy's numbers are
     numbers, and one that is not finite is null.
@@ -71,6 +77,8 @@ def write(finding: Finding, folder: Path) -> Path:
     name = finding.claim if platform == "cpu" else f"{finding.claim}-{platform}"
     written = {"claim": finding.claim, "verdict": finding.verdict, "sentence": finding.sentence, **origin,
                "numbers": finding.numbers}  # fmt: skip
+    if finding.figure:
+        write_atomically(folder / f"{name}.png", finding.figure.small())
     text = json.dumps(_finite(written), indent=1, ensure_ascii=False, allow_nan=False)
     return write_atomically(folder / f"{name}.json", text + "\n")
 
@@ -96,12 +104,14 @@ every verdict with the sizes in its command's config.
 
 
 def page(folder: Path) -> str:
-    """docs/results/claims.md: every claim with its findings in `folder`, one a device."""
-    rows = []
+    """docs/results/claims.md: every claim with its findings in `folder`, one a device, and then their figures."""
+    rows, shown = [], []
     for claim, sentence in CLAIMS.items():
         found = [*folder.glob(f"{claim}.json"), *sorted(folder.glob(f"{claim}-*.json"))]
         rows += [_row(claim, path) for path in found] or [f"| {claim} | {sentence} | {NOT_MEASURED} | | |"]
-    return HEADING + "\n".join(rows) + "\n"
+        figures = [path.with_suffix(".png") for path in found if path.with_suffix(".png").exists()]
+        shown += [f"## {claim}: {sentence}\n\n![{claim} in a figure](claims/{path.name})" for path in figures]
+    return HEADING + "\n".join(rows) + "\n" + "".join(f"\n{one}\n" for one in shown)
 
 
 def _row(claim: str, path: Path) -> str:
@@ -137,20 +147,104 @@ def trained(args: argparse.Namespace) -> list[LoadedRun]:
     return [load_run(one.run.path) for one in swept]
 
 
-def against(compared: RunsCompared, measure: str) -> dict[str, Estimate]:
-    """ "n_head 4 against 1" -> the difference of a measure, with its interval over seeds; for every contrast."""
-    rows = [row for row in compared.differences.to_dict("records") if row["measure"] == measure]
-    return {row["contrast"]: Estimate(row["difference"], row["low"], row["high"], row["n"]) for row in rows}
+Differences = Mapping[str, Mapping[str, Estimate]]  # measure -> "n_head 4 against 1" -> difference over seeds
+MEANT = {"heldout_loss": "the loss", "specialization": "specialization", "induction": "the best induction score"}
 
 
-def interval(found: Estimate) -> str:
+def against(compared: RunsCompared, measures: Iterable[str]) -> Differences:
+    """The differences of some measures, each with its interval over seeds; for every contrast."""
+    rows = compared.differences.to_dict("records")
+    return {
+        measure: {row["contrast"]: Estimate(row["difference"], row["low"], row["high"], row["n"])
+                  for row in rows if row["measure"] == measure}
+        for measure in measures
+    }  # fmt: skip
+
+
+def judged(found: Differences, says: Mapping[str, int]) -> str:
+    """The verdict on a claim that says in which direction each measure goes, in every contrast.
+
+    says: measure of `MEANT` -> the sign of its differences by the claim. An interval counts as one of all contrasts
+    (`Estimate.widened`): of many, some are far from 0 by chance. "holds" where all are beyond noise and have the sign;
+    "holds if ... is meant" where some do, with the contrasts where these are not all, and what the other measures
+    do; "does not hold" where none does, and "not measured here" where seeds are too few for any interval.
+    """
+    found = {m: {name: one.widened(len(found[m])) for name, one in found[m].items()} for m in says}
+    if all(one.verdict == "too few seeds" for rows in found.values() for one in rows.values()):
+        return NOT_MEASURED
+    right, wrong = (
+        {m: [name for name, one in found[m].items() if one.verdict == "beyond noise" and one.value * sign * says[m] > 0]
+         for m in says}
+        for sign in (1, -1)
+    )  # fmt: skip
+    if all(len(right[measure]) == len(found[measure]) for measure in says):
+        return HOLDS
+    meant = [f"{MEANT[m]}{_where(names, found[m])}" for m, names in right.items() if names]
+    if not meant:
+        return DOES_NOT
+    against = [f"{MEANT[m]}{_where(names, found[m])}" for m, names in wrong.items() if names]
+    quiet = [MEANT[m] for m in says if not right[m] and not wrong[m]]
+    others = _of(against, "goes", "go", "the other way") + _of(quiet, "differs", "differ", "by no more than noise")
+    return f"{HOLDS} if {' or '.join(meant)} is meant{others}"
+
+
+def _of(subjects: Sequence[str], one: str, many: str, rest: str) -> str:
+    return f"; {' and '.join(subjects)} {one if len(subjects) == 1 else many} {rest}" if subjects else ""
+
+
+def _where(names: Sequence[str], every: Mapping[str, Estimate]) -> str:
+    """ " (n_head 2, 3)" of the contrasts "n_head 2 against 1" and "n_head 3 against 1"; nothing where they are all."""
+    values: dict[str, list[str]] = {}
+    for name in names:
+        key, _, value = name.partition(" against ")[0].rpartition(" ")
+        values.setdefault(key, []).append(value)
+    listed = "; ".join(f"{key} {', '.join(of_key)}" for key, of_key in values.items())
+    return f" ({listed})" if len(names) < len(every) else ""
+
+
+def contrasted(found: Differences) -> str:
+    """The differences of the measures of `MEANT`, contrast by contrast, as a sentence."""
+    parts, k = [], len(found["heldout_loss"])
+    for name, loss in found["heldout_loss"].items():
+        special, induction = (interval(found[measure][name]) for measure in ("specialization", "induction"))
+        parts.append(f"{name}: held-out loss {interval(loss)} nats, specialization {special}, best induction score "
+                     f"{induction} ({loss.n} seeds)")  # fmt: skip
+    return "; ".join(parts) + (f"; for the verdict each interval is widened to one of {k}" if k > 1 else "")
+
+
+def drawn(runs: pd.DataFrame, key: str, columns: Mapping[str, str], title: str, *, group: str | None = None) -> Figure:
+    """Columns of a table of runs against one that was swept, a panel each, every seed a point.
+
+    columns: name -> label. group: a column by whose values the settings stand apart.
+    """
+    parts = [part for _, part in runs.groupby(group, sort=False)] if group else [runs]
+    rows = []
+    for name, label in columns.items():
+        for i, part in enumerate(parts):
+            about = {"measure": label, "baseline": np.nan}
+            rows += [{**about, "setting": " " * i, "seed": part[SEED].iloc[0], "value": np.nan}] if i else []
+            rows += [{**about, "setting": row[key], "seed": row[SEED], "value": row[name]}
+                     for row in part.to_dict("records")]  # fmt: skip
+    return plots.sweep(pd.DataFrame(rows), key, title)
+
+
+def title(claim: str, verdict: str) -> str:
+    """Of a claim's figure: what the lesson says, and whether it holds."""
+    return f"“{CLAIMS[claim]}” {verdict}"
+
+
+def interval(found: Estimate, digits: int = 2) -> str:
     """ "+0.31 [+0.20, +0.42]"; without the interval where too few seeds give none."""
-    value = f"{found.value:+.2f}"
-    return value if math.isnan(found.low) else f"{value} [{found.low:+.2f}, {found.high:+.2f}]"
+    value, low, high = (f"{number:+.{digits}f}" for number in (found.value, found.low, found.high))
+    return value if math.isnan(found.low) else f"{value} [{low}, {high}]"
 
 
 def as_numbers(found: Estimate) -> dict[str, Json]:
     return {"value": found.value, "low": found.low, "high": found.high, "n": found.n}
+
+
+def all_numbers(found: Differences) -> dict[str, dict[str, dict[str, Json]]]:
+    return {measure: {name: as_numbers(one) for name, one in rows.items()} for measure, rows in found.items()}
 
 
 def _finite(value: object) -> object:

@@ -1,4 +1,5 @@
-"""Fused against per-head on one model: the same function to rounding (C1, C6), and what each form costs (C3, C4)."""
+"""Fused against per-head on one model: the same function to rounding (C1, C6), a training of either (C2), and what each
+form costs (C3, C4)."""
 
 import dataclasses
 import functools
@@ -14,15 +15,17 @@ from flax import nnx
 from jax import Array
 from jax.stages import Compiled
 
-from andrea_jax import model
+from andrea_jax import data, model
 from andrea_jax.compiled import matmuls
-from andrea_jax.config import Compute, Model
+from andrea_jax.config import Compute, Experiment, Model
 from andrea_jax.conversion import Form, ProjectionName, convert
+from andrea_jax.data import Dataset
 from andrea_jax.heads import measure
 from andrea_jax.heads.targets import previous_token
 from andrea_jax.model import Params
 from andrea_jax.projections import PROJECTIONS, Weights, fuse_heads, initial_weights
-from andrea_jax.training import loss
+from andrea_jax.training import loss, optimizer
+from andrea_jax.training.step import make_step
 
 FORMS: tuple[tuple[ProjectionName, Form], ...] = (
     ("fused", "one"),
@@ -99,6 +102,20 @@ def _outputs(config: Model, params: Params, tokens: np.ndarray) -> _Outputs:
     probe = {"previous_token": previous_token(tokens[:, :-1])}
     found = measure(config, params, tokens[:, :-1], probe).probes["previous_token"]
     return logits, gradients, found.mass.sum(axis=0) / found.n.sum()
+
+
+def trajectory(e: Experiment, dataset: Dataset, nudge: float = 0.0) -> tuple[Params, np.ndarray]:
+    """Trains e from its initial weights times 1 + nudge: (the first step's update of all parameters, as of the fused
+    model; the training loss of every step, nats a token)."""
+    params = jax.tree.map(lambda x: x * (1 + nudge), model.initialise(e.model, e.train.seed))
+    start = jax.tree.map(np.asarray, params)
+    step, state, losses, first = make_step(e), optimizer.make(e.optim, e.train.steps).init(params), [], None
+    for i in range(e.train.steps):
+        params, state, metrics = step(params, state, jnp.asarray(data.batch(dataset, e, i), jnp.int32))
+        losses.append(float(metrics["loss"]))
+        first = jax.tree.map(lambda a, b: np.asarray(a) - b, params, start) if first is None else first
+    assert first is not None  # a config has a step at least
+    return convert(e.model, first, "fused")[1], np.array(losses)
 
 
 def largest_difference(a: Params | Array, b: Params | Array) -> float:

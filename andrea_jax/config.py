@@ -199,8 +199,8 @@ def _model_problems(m: Model) -> list[Problem]:
     found = []
     if m.d_model % m.n_head:
         found.append(Problem("model.n_head", f"must divide d_model = {m.d_model}, and {m.n_head} does not"))
-    elif m.head_dim % 8:
-        text = f"gives head_dim = d_model / n_head = {m.d_model} / {m.n_head} = {m.head_dim}, not a multiple of 8"
+    elif m.positions == "rotary" and m.head_dim % 2:
+        text = f"gives head_dim = d_model / n_head = {m.d_model} / {m.n_head} = {m.head_dim}: rotary needs an even one"
         found.append(Problem("model.n_head", text))
     if m.n_head % m.kv_heads:
         found.append(Problem("model.n_kv_head", f"must divide n_head = {m.n_head}, and {m.kv_heads} does not"))

@@ -1,12 +1,18 @@
-"""Which device computes, and saying once what was chosen for it."""
+"""Which device computes, or which mesh of them, and saying once what was chosen for it."""
 
+import contextlib
 import logging
+from collections.abc import Callable, Iterator
 
 import jax
 from jax.core import Tracer
+from jax.sharding import PartitionSpec
 
 _log = logging.getLogger("andrea_jax")
 _said: set[str] = set()
+_meshes: list[jax.sharding.Mesh | None] = []  # what `over` has set, the innermost last
+
+ROWS, HEADS = ("data", "fsdp"), "heads"  # a mesh's axes that cut the windows of a batch; and heads, d_mlp, vocabulary
 
 
 def of(x: jax.Array):
@@ -30,3 +36,28 @@ def say_once(message: str) -> None:
     if message not in _said:
         _said.add(message)
         _log.info(message)
+
+
+@contextlib.contextmanager
+def over(mesh: jax.sharding.Mesh | None) -> Iterator[None]:
+    """What is traced inside it computes on this mesh, of axes data, fsdp and heads; None: on one device."""
+    _meshes.append(mesh)
+    try:
+        yield
+    finally:
+        _meshes.pop()
+
+
+def mesh() -> jax.sharding.Mesh | None:
+    """That of the innermost `over`."""
+    return _meshes[-1] if _meshes else None
+
+
+def alone() -> bool:
+    """Whether one device computes, for all that is known while tracing."""
+    return jax.device_count() == 1 or (bool(_meshes) and _meshes[-1] is None)
+
+
+def on_each(launch: Callable, inputs: tuple[PartitionSpec, ...], outputs) -> Callable:
+    """`launch` on each device's part of its arguments and results, which `inputs` and `outputs` cut along `mesh()`."""
+    return jax.shard_map(launch, mesh=mesh(), in_specs=inputs, out_specs=outputs, check_vma=False)

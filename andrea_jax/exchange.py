@@ -81,8 +81,8 @@ def import_bin(
     """A run with one checkpoint, that of an ANDREA .bin file, Adam's moments included where optim.name is "adamw".
 
     experiment: what the file does not say, the model's shape, norm and activation above all. tokenizer: that of the
-    model, a run's tokenizer.json or a Hugging Face folder; without it the run reads no text, unless it reads bytes.
-    Raises UserError where the file is damaged or does not fit.
+    model, a run, its tokenizer.json or a Hugging Face folder; without it the run reads no text, unless it reads
+    bytes. Raises UserError where the file is damaged or does not fit.
     """
     file, model = Path(file), experiment.model
     found = bin_file.read(file, model, layout)
@@ -105,6 +105,8 @@ def _tokenizer(experiment: Experiment, layout: Layout, path: Path | None) -> Tok
     vocab_size = experiment.model.vocab_size
     if path is None:
         return byte_tokenizer() if experiment.data.tokenizer == "bytes" else None
+    if (path / "config.toml").is_file():  # a run
+        path = path / "tokenizer.json"
     if path.is_dir():
         return tokenizer_files.read_tokenizer(path, vocab_size, layout.bos)
     tokenizer = Tokenizer.load(path)

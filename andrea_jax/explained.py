@@ -1,15 +1,20 @@
-"""Why a run's heads do what they do: circuits in the weights, logits and scores taken apart on a text, similar heads.
+"""Why a run's heads do what they do: circuits in the weights, logits and scores taken apart on a text, what goes
+through them from one prompt to another, and which are similar.
 
     explained.circuits(run).composition
     explained.attribution(run, "def f(x):")               who wrote the logit of the likeliest next token
     explained.why(run, "def f(x):", (1, 2), query=5)      why head 1.2 attends from token 5 to where it does
+    explained.patching(run, [Pair("(a", "[a", ")", "]")])  through which heads the difference between prompts goes
     explained.similarity(run).heads
 
 Tables of a saved run are kept in its heads/ folder; those about a text are replaced by those about the next.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from andrea_jax import circuits as measures
@@ -17,9 +22,10 @@ from andrea_jax import similarity as likeness
 from andrea_jax.data import heldout_windows
 from andrea_jax.errors import UserError
 from andrea_jax.heads import Progress
+from andrea_jax.interventions import Head, LogitDifference, patch, path_patch, untouched
 from andrea_jax.kept import keep
 from andrea_jax.loaded import LoadedRun
-from andrea_jax.plots import Figure, circuit_figures
+from andrea_jax.plots import Figure, circuit_figures, patching_figures
 from andrea_jax.plots.words import head_name
 from andrea_jax.similarity import Similarity
 from andrea_jax.training import restore, steps
@@ -81,6 +87,33 @@ class Attended:
         )
 
 
+class Pair(NamedTuple):
+    """Two prompts of as many tokens, and the token that should follow each: `answer` after clean, `wrong` after
+    corrupted."""
+
+    clean: str
+    corrupted: str
+    answer: str
+    wrong: str
+
+
+@dataclass(frozen=True)
+class Patching:
+    """table: that of `interventions.patch` or `path_patch`, its metric the logit of the answer less that of the wrong
+    token after the prompts' last · by: "head", "position", "head_position", or "path" · clean, corrupted: the metric of
+    the unpatched runs, mean over pairs · pieces: tokens of the first clean prompt, BOS first · n: pairs."""
+
+    table: pd.DataFrame
+    by: str
+    clean: float
+    corrupted: float
+    pieces: list[str]
+    n: int
+
+    def figure(self) -> Figure:
+        return patching_figures.patching(self.table, self.by, self.pieces, (self.clean, self.corrupted))
+
+
 def circuits(loaded: LoadedRun) -> Circuits:
     """Copying and composition of all heads; composition beside that at step 0, where the run keeps that checkpoint.
 
@@ -137,6 +170,54 @@ def why(
     if loaded.saved:
         keep(loaded.run, "why", loaded.step, found.pairs)
     return Attended(loaded.tokenizer.pieces(tokens.tolist()), found)
+
+
+def patching(
+    loaded: LoadedRun,
+    pairs: Sequence[Pair],
+    *,
+    by: Literal["head", "position", "head_position"] = "head",
+    receivers: Sequence[Head] | Literal["logits"] | None = None,
+    inputs: Sequence[Literal["q", "k", "v"]] = ("q", "k", "v"),
+    progress: Progress | None = None,
+) -> Patching:
+    """What of the difference between the prompts goes through which heads, or positions.
+
+    Clean z into the corrupted run (`interventions.patch`); with receivers, each head's corrupted z into the clean run
+    along the paths to their inputs alone (`interventions.path_patch`). Kept as the table "patching". UserError for
+    prompts of different lengths, and for answers that are no single token.
+    """
+    config, params = loaded.experiment.model, loaded.params
+    clean, corrupted = np.split(_prompts(loaded, [*(p.clean for p in pairs), *(p.corrupted for p in pairs)]), 2)
+    answer, wrong = (
+        np.array([_one_token(loaded, getattr(pair, name)) for pair in pairs]) for name in ("answer", "wrong")
+    )
+    metric = LogitDifference(answer, wrong, np.full(len(pairs), clean.shape[1] - 1))
+    asked = config, params, clean, corrupted, metric
+    settings: dict = {"backend": _backend(loaded), "progress": progress}
+    if receivers is None:
+        table = patch(*asked, by=by, **settings)
+    else:
+        table = path_patch(*asked, receivers, inputs=inputs, **settings)
+    compute = config, "float32", settings["backend"]
+    means = {
+        name: float(untouched(compute, params, tokens, metric).mean())
+        for name, tokens in (("clean", clean), ("corrupted", corrupted))
+    }
+    if loaded.saved:
+        keep(loaded.run, "patching", loaded.step, table)
+    pieces = loaded.tokenizer.pieces(clean[0].tolist())
+    return Patching(table, "path" if receivers is not None else by, **means, pieces=pieces, n=len(pairs))
+
+
+def _prompts(loaded: LoadedRun, texts: Sequence[str]) -> np.ndarray:
+    """int32 [prompt, seq]."""
+    tokens = [loaded.tokens(text)[0] for text in texts]
+    for text, found in zip(texts, tokens, strict=True):
+        if len(found) != len(tokens[0]):
+            lengths = f"{len(tokens[0])} and {len(found)} tokens with BOS"
+            raise UserError(f'prompts "{texts[0]}" and "{text}": must have as many tokens, not {lengths}')
+    return np.stack(tokens)
 
 
 def similarity(loaded: LoadedRun, progress: Progress | None = None) -> Similarity:

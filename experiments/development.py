@@ -4,7 +4,8 @@
 
 Trains the sweep over n_layer with checkpoints at steps 0, 1, 2, 4, ..., or takes its runs, and scores heads at
 initialization, at a few steps and at the end; and those of --order, on text in order and on shuffled text, with and
-without repeats, at the end. All on held-out text as it is. Writes C8.json to --out.
+without repeats, at the end. All on held-out text as it is. Writes C8.json to --out, and C8.png: the first of the
+deeper runs at every checkpoint.
 """
 
 import argparse
@@ -13,9 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-from andrea_jax import claims, seeds
+from andrea_jax import claims, plots, seeds
 from andrea_jax.heads import specialization
 from andrea_jax.loaded import LoadedRun
+from andrea_jax.plots import Figure
 from andrea_jax.seeds import Estimate
 from andrea_jax.training import steps
 
@@ -48,7 +50,7 @@ def compared(rows: Sequence[dict], a: dict, b: dict) -> tuple[dict[str, Estimate
     return found, ", ".join(parts)
 
 
-def finding(rows: Sequence[dict], order: Sequence[dict]) -> claims.Finding:
+def finding(rows: Sequence[dict], order: Sequence[dict], figure: Figure | None = None) -> claims.Finding:
     """rows: of the sweep over n_layer, at several steps · order: of that over the text, each at its last."""
     deep, shallow = (choose(row["n_layer"] for row in rows) for choose in (max, min))
     last = {"step": max(row["step"] for row in rows)}
@@ -69,7 +71,7 @@ def finding(rows: Sequence[dict], order: Sequence[dict]) -> claims.Finding:
     numbers = {"rows": list(rows), "order": list(order)} | {
         name: {measure: claims.as_numbers(one) for measure, one in each.items()} for name, each in found.items()
     }
-    return claims.Finding("C8", verdict, f"{'; '.join(said)} ({risen.n} seeds)", numbers)
+    return claims.Finding("C8", verdict, f"{'; '.join(said)} ({risen.n} seeds)", numbers, figure=figure)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -77,12 +79,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     order = Path("configs/ablations/shuffled.toml")
     parser.add_argument("--order", type=Path, default=order, help=f"the sweep over the text ({order})")
     args = parser.parse_args(argv)
-    rows = []
-    for loaded in claims.trained(args):
+    rows, runs = [], claims.trained(args)
+    for loaded in runs:
         kept = steps(loaded.run)
         rows += [score(loaded.at(step)) for step in kept if step in (0, *BETWEEN, kept[-1])]
     order = [score(loaded) for loaded in claims.trained(argparse.Namespace(**{**vars(args), "config": args.order}))]
-    return claims.report([finding(rows, order)], args.out)
+    deep = max(runs, key=lambda loaded: loaded.experiment.model.n_layer)
+    return claims.report([finding(rows, order, plots.development(deep.profiles(), deep.run.metrics()))], args.out)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
     python experiments/mixing.py configs/ablations/w-o.toml
 
-Trains W_O free, absent and block-diagonal, or takes the runs of that sweep, and compares their losses seed by seed.
-Writes C7.json to --out, and the comparison's tables and figures beside it.
+Trains W_O free, absent and block-diagonal, or takes the runs of that sweep, and compares them seed by seed. Writes
+C7.json and C7.png to --out, and the comparison's tables and figures beside them.
 """
 
 from collections.abc import Sequence
@@ -15,10 +15,11 @@ from andrea_jax.comparison import largest_difference
 from andrea_jax.data import heldout_windows
 from andrea_jax.loaded import LoadedRun
 from andrea_jax.sweeps.comparing import RunsCompared, compare_runs
+from andrea_jax.sweeps.measured import MEASURES
 from andrea_jax.trace import trace
 
 ROUNDING = 1e-5  # of the largest value
-MEASURES = ("heldout_loss", "specialization", "induction")
+SAYS = {"heldout_loss": 1, "specialization": -1, "induction": -1}  # what heads are without mixing, by the claim
 
 
 def sum_of_heads(loaded: LoadedRun) -> float:
@@ -29,25 +30,13 @@ def sum_of_heads(loaded: LoadedRun) -> float:
 
 
 def finding(compared: RunsCompared, apart: float) -> claims.Finding:
-    losses, special, induction = (claims.against(compared, measure) for measure in MEASURES)
-    worse = [name for name, one in losses.items() if one.verdict == "beyond noise" and one.value > 0]
-    if apart > ROUNDING or not worse:
-        verdict = claims.DOES_NOT
-    else:
-        verdict = claims.HOLDS if len(worse) == len(losses) else f"holds if {' and '.join(worse)}"
-    parts = [f"{name}: held-out loss {claims.interval(one)} nats, specialization {claims.interval(special[name])}, "
-             f"best induction score {claims.interval(induction[name])} ({one.n} seeds)"
-             for name, one in losses.items()]  # fmt: skip
-    sentence = f"the layer's output is the sum over heads to {apart:.0e}; {'; '.join(parts)}"
-    numbers = {
-        "sum_of_heads": apart,
-        **{
-            measure: {name: claims.as_numbers(one) for name, one in found.items()}
-            for measure, found in zip(MEASURES, (losses, special, induction), strict=True)
-        },
-        "runs": compared.runs.to_dict("records"),
-    }
-    return claims.Finding("C7", verdict, sentence, numbers)
+    found = claims.against(compared, SAYS)
+    verdict = claims.judged(found, SAYS) if apart <= ROUNDING else claims.DOES_NOT
+    sentence = f"the layer's output is the sum over heads to {apart:.0e}; {claims.contrasted(found)}"
+    numbers = {"sum_of_heads": apart, **claims.all_numbers(found), "runs": compared.runs.to_dict("records")}
+    columns = {measure: MEASURES[measure] for measure in SAYS}
+    figure = claims.drawn(compared.runs, "model.w_o", columns, claims.title("C7", verdict))
+    return claims.Finding("C7", verdict, sentence, numbers, figure=figure)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -5,7 +5,7 @@
 Takes the runs of the sweep with two layers or more (trained if need be). Spearman's correlation, within layers, of a
 head's gradients with its uniqueness, each in the meanings of `andrea_jax.redundancy`; mean and interval over seeds. On
 batches as the next steps of training would have them: on text alone, heads for repeats only do harm.
-Twin heads, planted in the trained models, are the positive control. Writes C9.json to --out.
+Twin heads, planted in the trained models, are the positive control. Writes C9.json and C9.png to --out.
 """
 
 from collections.abc import Sequence
@@ -15,6 +15,7 @@ import pandas as pd
 
 from andrea_jax import claims, data, redundancy, seeds
 from andrea_jax.loaded import LoadedRun
+from andrea_jax.plots.study_figures import correlations
 from andrea_jax.redundancy import GRADIENTS, UNIQUENESS
 from andrea_jax.training import steps
 
@@ -73,7 +74,10 @@ def finding(table: pd.DataFrame, controls: Sequence[dict]) -> claims.Finding:
         f"{mean['damage_alone']:.3f}"
     )
     numbers = {"by_step": by_step, "twins": list(controls), "heads": table.to_dict("records")}
-    return claims.Finding("C9", verdict, sentence, numbers)
+    curves = [{"meaning": MEANINGS[u], "gradient": f"gradient of the head's {g}", "step": step, **each[f"{g}, {u}"]}
+              for step, each in by_step.items() for g in GRADIENTS for u in UNIQUENESS]  # fmt: skip
+    figure = correlations(pd.DataFrame(curves), claims.title("C9", verdict))
+    return claims.Finding("C9", verdict, sentence, numbers, figure=figure)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

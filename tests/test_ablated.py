@@ -60,6 +60,18 @@ def test_a_set_of_heads_and_a_converted_model_leave_no_table(copy, damage):
     assert len(damage) == 2 and kept(run.run, "ablation", run.step) is None
 
 
+def test_annotated_text_adds_its_names_to_what_is_asked(copy, tmp_path, monkeypatch):
+    row = "{}\t{}\t_\t{}\t_\t_\t0\troot\t_\t_\n"
+    page = tmp_path / "page.conllu"
+    page.write_text("".join(row.format(i, *word) for i, word in enumerate([("Ann", "PROPN"), ("ran", "VERB")], 1)))
+    asked = []
+    monkeypatch.setattr(ablated.interventions, "ablate", lambda *args, **_: asked.append(args[2]) or Damage(None, 0, 0))
+    monkeypatch.setattr(ablated, "tasks", lambda loaded: [])
+    ablated.ablation(andrea_jax.load_run(copy), sets=[[(0, 0)]], conllu=page)
+    ((task,),) = asked
+    assert task.asked["name"].sum() == 3 and task.inputs.shape[1] == 31  # three bytes
+
+
 def test_the_report_shows_what_was_asked_before_and_says_what_was_not(copy):
     run = andrea_jax.load_run(copy)
     assert [question.figure for question in reporting.asked(run)] == [None] * 3

@@ -1,26 +1,17 @@
-"""Findings about the claims, their page, and every study of them on a tiny setting."""
+"""Findings about the claims, how they are judged, and their page."""
 
-import importlib.util
 import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 from andrea_jax import claims, seeds
+from andrea_jax.plots.style import figure
 
 REPOSITORY = Path(__file__).parent.parent
 KEPT = REPOSITORY / "docs" / "results" / "claims"
-
-
-def script(name: str):
-    spec = importlib.util.spec_from_file_location(name, REPOSITORY / "experiments" / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_a_finding_is_about_a_claim_and_has_one_of_the_verdicts():
@@ -68,103 +59,84 @@ def test_an_interval_is_left_out_where_seeds_are_too_few():
     assert claims.interval(seeds.Estimate(0.25, -0.5, 1.0, 3)) == "+0.25 [-0.50, +1.00]"
 
 
-def optimizer_row(name: str, first_update: float, matrices: str = "stored") -> dict:
-    return {"optimizer": name, "matrices": matrices, "per_head_first_update": first_update,
-            "per_head_largest_loss_gap": 0.5, "nudged_first_update": 1e-5,
-            "nudged_largest_loss_gap": 0.01}  # fmt: skip
+def differences(loss: Sequence[tuple], special: Sequence[tuple], induction: Sequence[tuple]) -> claims.Differences:
+    """A contrast a pair (low, high) of its interval, with 2, 3, ... heads against 1."""
+    measures = {"heldout_loss": loss, "specialization": special, "induction": induction}
+    return {name: {f"n_head {2 + i} against 1": seeds.Estimate((low + high) / 2, low, high, 3)
+                   for i, (low, high) in enumerate(pairs)} for name, pairs in measures.items()}  # fmt: skip
 
 
-def test_c2_holds_for_the_optimizers_whose_first_updates_agree():
-    finding = script("optimizers").finding
-    assert finding([optimizer_row("sgd", 1e-6)]).verdict == "holds"
-    assert finding([optimizer_row("muon", 0.7)]).verdict == "does not hold"
-    rows = [optimizer_row("sgd", 1e-6), optimizer_row("muon", 0.7), optimizer_row("muon", 0.0, "fused")]
-    works, sees = "works element by element (sgd)", "sees the same matrices of both (muon)"
-    assert finding(rows).verdict == f"holds if the optimizer {works} or {sees}"
+UP, DOWN, NOISE, UNKNOWN = (0.1, 0.3), (-0.3, -0.1), (-0.1, 0.3), (math.nan, math.nan)
+MORE_HEADS = {"heldout_loss": -1, "specialization": 1, "induction": 1}
 
 
-def correlated(damage: float) -> pd.DataFrame:
-    """Three seeds of four heads of one layer, whose gradients rank as `damage` times their damage does; the rest is
-    the same for all heads or, r2, ranks the other way."""
-    rows = [{"layer": 0, "head": head, "seed": seed, "step": 9, "weights": head, "gate": head, "damage": damage * head,
-             "js": head % 2 if seed else 1 - head % 2, "cka": 1.0, "r2": -head} for seed in range(3)
-            for head in range(4)]  # fmt: skip
-    return pd.DataFrame(rows)
+@pytest.mark.parametrize(("loss", "special", "induction", "verdict"), [
+    ([DOWN, DOWN], [UP, UP], [UP, UP], "holds"),
+    ([NOISE, NOISE], [NOISE, NOISE], [NOISE, NOISE], "does not hold"),
+    ([UP, UP], [DOWN, NOISE], [NOISE, NOISE], "does not hold"),
+    ([UNKNOWN, UNKNOWN], [UNKNOWN, UNKNOWN], [UNKNOWN, UNKNOWN], "not measured here"),
+    ([NOISE, NOISE], [UP, UP], [NOISE, NOISE], "holds if specialization is meant; the loss and the best induction "
+     "score differ by no more than noise"),
+    ([NOISE, DOWN], [UP, UP], [NOISE, DOWN], "holds if the loss (n_head 3) or specialization is meant; the best "
+     "induction score (n_head 3) goes the other way"),
+    ([UP, UP], [DOWN, NOISE], [UP, NOISE], "holds if the best induction score (n_head 2) is meant; the loss and "
+     "specialization (n_head 2) go the other way"),
+    ([NOISE, NOISE], [UP, UP], [NOISE, UP], "holds if specialization or the best induction score (n_head 3) is meant; "
+     "the loss differs by no more than noise"),
+    ([UP, NOISE], [UP, UP], [UP, UP], "holds if specialization or the best induction score is meant; the loss "
+     "(n_head 2) goes the other way"),
+    ([DOWN, DOWN], [UP, DOWN], [UP, UP], "holds if the loss or specialization (n_head 2) or the best induction score "
+     "is meant; specialization (n_head 3) goes the other way"),
+])  # fmt: skip
+def test_a_claim_of_several_measures_holds_in_those_that_are_beyond_noise(loss, special, induction, verdict):
+    found = claims.judged(differences(loss, special, induction), MORE_HEADS)
+    assert found == verdict
+    claims.Finding("C10", found, "", {})
 
 
-def test_c9_holds_in_the_meanings_of_unique_that_agree_in_every_seed():
-    finding = script("redundancy").finding
-    twin = {"r2": 0.0, "gate_ratio": 0.5, "weights_ratio": 0.7, "damage": 0.1, "damage_alone": 0.4}
-    assert finding(correlated(1.0), [twin]).verdict == "holds if unique means ablation damage"
-    found = finding(correlated(-1.0), [twin])
-    assert found.verdict == "does not hold"
-    assert "3 seeds, 4 heads each" in found.sentence
+def test_the_sentence_says_that_intervals_are_widened_where_there_are_several():
+    few = claims.contrasted(differences([NOISE], [UP], [DOWN]))
+    assert few == ("n_head 2 against 1: held-out loss +0.10 [-0.10, +0.30] nats, specialization +0.20 [+0.10, +0.30], "
+                   "best induction score -0.20 [-0.30, -0.10] (3 seeds)")  # fmt: skip
+    many = claims.contrasted(differences(*[[NOISE] * 6] * 3))
+    assert many.endswith("; for the verdict each interval is widened to one of 6")
 
 
-def swept(config: Path, folder: Path, values: Sequence[str]) -> Path:
-    lines = [f'extends = "{config}"', "[sweep]", *values]
-    path = folder / "study.toml"
-    path.write_text("\n".join(lines))
-    return path
+def test_one_interval_of_six_that_leaves_out_0_is_no_verdict():
+    """0.2 ± 0.1 is beyond noise by itself; as one of six it is 0.2 ± 0.1·10.89/4.30."""
+    loss = [DOWN, *[NOISE] * 5]
+    assert claims.judged(differences(loss, [NOISE] * 6, [NOISE] * 6), MORE_HEADS) == "does not hold"
+    assert claims.judged(differences([DOWN], [NOISE], [NOISE]), MORE_HEADS).startswith("holds if the loss is meant")
 
 
-@pytest.mark.slow
-def test_the_studies_of_trained_heads_give_their_findings(tiny_config, tmp_path):
-    log_spaced = tmp_path / "log-spaced.toml"
-    log_spaced.write_text(f'extends = "{tiny_config}"\n[train]\nlog_spaced_checkpoints = true\n')
-    study = swept(log_spaced, tmp_path, ['"model.n_layer" = [2, 1]', '"train.seed" = [0, 1]'])
-    where = [str(study), "--runs", str(tmp_path / "runs"), "--out", str(tmp_path)]
-    order = tmp_path / "order.toml"
-    values = '[sweep]\n"data.shuffled" = [false, true]\n"train.seed" = [0, 1]\n'
-    order.write_text(f'extends = "{tiny_config}"\n{values}')
-    for name, (claim, more) in {"development": ("C8", ["--order", str(order)]), "redundancy": ("C9", [])}.items():
-        assert script(name).main([*where, *more]) == 0
-        found = json.loads((tmp_path / f"{claim}.json").read_text())
-        assert found["verdict"] in ("holds", "does not hold") or found["verdict"].startswith("holds if ")
-    twins = json.loads((tmp_path / "C9.json").read_text())["numbers"]["twins"]
-    assert len(twins) == 2
-    for twin in twins:
-        assert twin["js"] == pytest.approx(0, abs=1e-3)
-        assert twin["cka"] == pytest.approx(0, abs=1e-3)
-        assert twin["gate_ratio"] == pytest.approx(0.5, rel=1e-3)
+def test_contrasts_of_two_widths_are_named_by_width():
+    names = ("d_model 48, n_head 2 against 1", "d_model 48, n_head 4 against 1", "d_model 64, n_head 2 against 1")
+    far = seeds.Estimate(0.2, 0.19, 0.21, 3)
+    induction = {names[0]: far, names[1]: far, names[2]: seeds.Estimate(-0.2, -0.21, -0.19, 3)}
+    verdict = claims.judged({"induction": induction}, {"induction": 1})
+    assert verdict == ("holds if the best induction score (d_model 48, n_head 2, 4) is meant; the best induction score "
+                       "(d_model 64, n_head 2) goes the other way")  # fmt: skip
 
 
-@pytest.mark.slow
-def test_the_studies_of_swept_keys_give_their_findings(tiny_config, tmp_path):
-    keys = {"mixing": ("C7", '"model.w_o" = ["free", "identity"]'), "head_count": ("C10", '"model.n_head" = [1, 3]')}
-    for name, (claim, key) in keys.items():
-        study = swept(tiny_config, tmp_path, [key, '"train.seed" = [0]'])
-        assert script(name).main([str(study), "--runs", str(tmp_path / "runs"), "--out", str(tmp_path)]) == 0
-        found = json.loads((tmp_path / f"{claim}.json").read_text())
-        assert found["verdict"] == "does not hold"  # one seed says nothing
-        assert len(found["numbers"]["runs"]) == 2
-        assert list((tmp_path / claim).glob("*.png"))
-    assert json.loads((tmp_path / "C7.json").read_text())["numbers"]["sum_of_heads"] < 1e-5
+def test_a_figure_lies_beside_its_finding_and_is_shown_on_the_page(tmp_path: Path):
+    claims.write(claims.Finding("C6", "holds", "", {}, figure=figure(2, 2, "Is it?")), tmp_path)
+    claims.write(claims.Finding("C5", "holds", "", {}), tmp_path)
+    assert (tmp_path / "C6.png").read_bytes().startswith(b"\x89PNG")
+    page = claims.page(tmp_path)
+    assert page.endswith(f"## C6: {claims.CLAIMS['C6']}\n\n![C6 in a figure](claims/C6.png)\n")
+    assert page.count("![") == 1
 
 
-@pytest.mark.slow
-def test_muon_trains_both_projections_alike_where_it_sees_fused_matrices(tiny_config, tmp_path):
-    study = swept(
-        tiny_config, tmp_path, ['"optim.name" = ["sgd", "muon"]', '"model.projection" = ["fused", "per_head"]']
-    )
-    assert script("optimizers").main([str(study), "--out", str(tmp_path)]) == 0
-    rows = json.loads((tmp_path / "C2.json").read_text())["numbers"]["rows"]
-    assert [(row["optimizer"], row["matrices"]) for row in rows] == [
-        ("sgd", "stored"), ("muon", "stored"), ("muon", "fused"),
-    ]  # fmt: skip
-    first, nudged = ([row[f"{name}_first_update"] for row in rows] for name in ("per_head", "nudged"))
-    assert [a > 10 * b for a, b in zip(first, nudged, strict=True)] == [False, True, False]
+def test_the_figures_kept_are_small():
+    sizes = {path.name: path.stat().st_size for path in KEPT.glob("*.png")}
+    assert all(size < 150_000 for size in sizes.values()), sizes
 
 
-@pytest.mark.slow
-def test_the_program_of_a_small_model_has_its_steps_by_name(tiny_config, tmp_path):
-    assert script("five_steps").main([str(tiny_config), "--out", str(tmp_path)]) == 0
-    found = json.loads((tmp_path / "C14.json").read_text())["numbers"]
-    assert found["three"] == {"W_Q": 2, "W_K": 2, "W_V": 2, "attention": 4, "W_O": 2}
-
-
-def test_c5_is_counted_from_the_family(tmp_path):
-    where = ["--configs", str(REPOSITORY / "configs"), "--out", str(tmp_path)]
-    assert script("parameters").main(where) == 0
-    assert script("write_claims").main(["--claims", str(tmp_path), "--out", str(tmp_path / "claims.md")]) == 0
-    assert "2,359,296 a layer, 28,311,552 in all, 28.7% of 98,698,752" in (tmp_path / "claims.md").read_text()
+def test_every_claim_has_its_config_and_its_script_named_in_the_results():
+    rows = [line.split(" | ") for line in (KEPT.parent / "README.md").read_text(encoding="utf-8").splitlines()]
+    named = {claim: row[2] for row in rows if row[0].startswith("| C") for claim in row[0][2:].split(", ")}
+    assert set(named) == set(claims.CLAIMS)
+    for scripts in named.values():
+        path = scripts.partition("](")[2].partition(")")[0]
+        assert (KEPT.parent / path).resolve().parent == REPOSITORY / "experiments"
+        assert (KEPT.parent / path).is_file()

@@ -40,7 +40,7 @@ def test_derived_sizes_of_a_model():
 
 WRONG: list[tuple[str, dict[str, object]]] = [
     ("model.n_head", {"model.n_head": 7, "model.n_kv_head": 7}),  # 96 / 7
-    ("model.n_head", {"model.n_head": 8}),  # head_dim 12 is no multiple of 8
+    ("model.n_head", {"model.n_head": 32, "model.n_kv_head": 32, "model.positions": "rotary"}),  # head_dim 3: no pairs
     ("model.n_kv_head", {"model.n_kv_head": 4}),  # 6 / 4
     ("model.heads_per_layer", {"model.heads_per_layer": (6, 3)}),  # of three layers
     ("model.heads_per_layer", {"model.heads_per_layer": (6, 9, 3)}),  # more than n_head

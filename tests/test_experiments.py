@@ -1,27 +1,15 @@
 """Every script of experiments/ runs on a tiny setting and answers its question."""
 
-import importlib.util
 import json
-from pathlib import Path
-from types import ModuleType
 
 import pandas as pd
 import pytest
+from scripts import EXPERIMENTS, script
 
 from andrea_jax.compared import Comparison
 
-FOLDER = Path(__file__).parent.parent / "experiments"
 
-
-def script(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(EXPERIMENTS.glob("*.py")), ids=lambda path: path.stem)
 def test_a_script_is_short_and_headed_by_its_question_and_its_command(path):
     lines = path.read_text().splitlines()
     heading = lines.index('"""') + 1
@@ -58,6 +46,20 @@ def test_what_is_undefined_is_null_in_the_results_of_specialize():
     assert json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is not JSON")) == [
         {"seed": 0, "bracket_score": None, "control": 0.25, "device": {"a": 1}}
     ]
+
+
+@pytest.mark.slow
+def test_seeds_by_vmap_are_timed_beside_one_seed(tiny_config, tmp_path, capsys, monkeypatch):
+    study = script("vmapped_seeds")
+    monkeypatch.setattr(study, "TURNS", 1)
+    assert study.main([str(tiny_config), "--seeds", "2", "--out", str(tmp_path)]) == 0
+    rows = json.loads((tmp_path / "vmapped-seeds.json").read_text())["rows"]
+    assert [row["seeds"] for row in rows] == [1, 2]
+    one, two = rows
+    assert one["times_one"] == 1
+    assert two["times_one"] == pytest.approx(two["ms"] / one["ms"])
+    assert two["tokens_per_s"] == pytest.approx(one["tokens_per_s"] * 2 / two["times_one"])
+    assert "tiny: 2 seeds" in capsys.readouterr().out
 
 
 def comparison(difference: float = 1e-7, loop: float = 3.0, einsum: float = 1.0, matmuls: int = 12) -> Comparison:

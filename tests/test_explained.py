@@ -73,6 +73,26 @@ def test_why_asks_by_default_from_the_last_token_to_the_key_with_most_attention(
 
 
 @pytest.mark.slow
+def test_patching_compares_pairs_of_prompts_from_a_file_by_head_and_by_path(capsys, run: LoadedRun, tmp_path: Path):
+    pairs, file = (("(a, b", "[a, b", ")", "]"), ("{a, b", "<a, b", "}", ">")), tmp_path / "pairs.tsv"
+    file.write_text("\n".join("\t".join(line) for line in pairs))
+    code, out, _ = ask(capsys, run, "patching", file, "--json")
+    found = json.loads(out)
+    for i, name in enumerate(("clean", "corrupted")):
+        logits = [
+            np.asarray(run.trace(pair[i]).logits)[0, -1, [1 + ord(token) for token in pair[2:]]] for pair in pairs
+        ]
+        assert found[name] == pytest.approx(np.mean([answer - wrong for answer, wrong in logits]), abs=1e-5)
+    assert code == 0 and len(found["table"]) == 6 and kept_files(run, ("patching",), "patching")
+    for row in found["table"]:
+        assert row["metric"] == pytest.approx(found["corrupted"] + row["effect"], abs=1e-5)
+    code, out, _ = ask(capsys, run, "patching", file, "--to", "1.2", "--inputs", "k")
+    assert code == 0 and "2 pairs of prompts" in out
+    effects = pd.read_parquet(run.run.heads / "patching-5.parquet")["effect"].tolist()
+    assert any(effects[:3]) and not any(effects[3:])  # nothing of layer 1 comes before a key of layer 1
+
+
+@pytest.mark.slow
 def test_similarity_has_a_row_a_head_and_its_figure(capsys, run: LoadedRun):
     code, out, _ = ask(capsys, run, "similarity", "--json")
     found = json.loads(out)
@@ -109,6 +129,11 @@ def test_a_bfloat16_run_is_taken_apart_in_float32(run: LoadedRun):
         (("why", TEXT, "--head", "1.3"), "why: head = 3: must be from 0 to 2"),
         (("why", TEXT, "--head", "1.1", "--key", 99), f"why: key = 99: must be from 0 to {len(TEXT)}"),
         (("attribution", TEXT, "--position", 14), "position = 14: must be from 0 to 13"),
+        (("patching", "(a", "(ab", "x", "y"), 'prompts "(a" and "(ab": must have as many tokens, not 3 and 4'),
+        (("patching", "(a", "(b", "xy", "z"), 'token "xy": must be one token'),
+        (("patching", "(a", "(b"), "patching: expected CLEAN CORRUPTED ANSWER WRONG, or one file of them, not 2"),
+        (("patching", "no.tsv"), "no.tsv: is no file; patching takes CLEAN"),
+        (("patching", "(a", "(b", "x", "y", "--by", "position", "--to", "1.1"), "--by position: paths (--to) are by"),
         (("attribution", TEXT, "--token", "ab"), 'token "ab": must be one token of this run\'s tokenizer, and it is 2'),
     ],
 )

@@ -64,3 +64,12 @@ def test_too_few_seeds_give_a_difference_without_an_interval(a, b, value):
 def test_equal_values_differ_by_exactly_nothing():
     found = seeds.difference({0: 1.5, 1: 1.5}, {2: 1.5, 3: 1.5})
     assert (found.value, found.low, found.high, found.verdict) == (0, 0, 0, "within noise")
+
+
+def test_an_interval_that_is_one_of_several_is_wider():
+    """Student's t at 2 degrees of freedom: 4.3027 at 97.5%, 6.2053 at 98.75%."""
+    found = seeds.Estimate(0.5, 0.4, 0.6, 3).widened(2)
+    assert (found.value, found.n) == (0.5, 3)
+    assert (found.low, found.high) == pytest.approx((0.5 - 0.14422, 0.5 + 0.14422), abs=1e-5)
+    assert seeds.Estimate(0.5, 0.5, 0.5, 3).widened(1) == seeds.Estimate(0.5, 0.5, 0.5, 3)
+    assert seeds.mean([0.5]).widened(7).verdict == "too few seeds"

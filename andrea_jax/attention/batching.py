@@ -6,6 +6,7 @@ device has the q, k and v of the same heads: there XLA first gathers the heads, 
 where `compute.mesh` cuts heads, `training/placement.py`).
 """
 
+import functools
 import re
 from collections.abc import Callable
 
@@ -17,13 +18,21 @@ from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from andrea_jax import devices
+
+
+@functools.lru_cache
+def once(launch: Callable, static) -> Callable:
+    """`launch` with these settings, which is traced and lowered once for all layers of a model."""
+    return jax.jit(functools.partial(launch, static))
+
 
 def for_each_batch_and_head(launch: Callable, *arrays: Array | None, fused: bool = False):
     """`launch`(*arrays), for arrays [batch, length, heads, head_dim], [batch, heads, query] and [batch].
 
     The first are q and k; or, `fused`, the first is all of q, k and v.
     """
-    run = custom_vmap(_sharded(launch, fused, *arrays))
+    run = custom_vmap(_cut(launch, fused, *arrays))
 
     @run.def_vmap
     def into_the_batch(n: int, mapped, *arrays):
@@ -38,10 +47,24 @@ def for_each_batch_and_head(launch: Callable, *arrays: Array | None, fused: bool
     return run(*arrays)
 
 
-def _sharded(launch: Callable, fused: bool, *arrays: Array | None) -> Callable:
-    """`launch` as a function that a partitioner may cut along the batch and the key-value heads, and nothing else."""
-    if jax.device_count() == 1:  # nothing to cut, and the program says what it launches
-        return launch
+def _on_mesh(launch: Callable, fused: bool, *arrays: Array | None) -> Callable:
+    heads = None if fused else devices.HEADS
+    axes = {1: P(devices.ROWS), 3: P(devices.ROWS, heads), 4: P(devices.ROWS, None, heads)}
+    cut = functools.partial(jax.tree.map, lambda x: axes[len(x.shape)])
+    return devices.on_each(launch, cut(arrays), cut(jax.eval_shape(launch, *arrays)))
+
+
+def _cut(launch: Callable, fused: bool, *arrays: Array | None) -> Callable:
+    """`launch` cut along the batch and the key-value heads, and nothing else: on a training run's mesh as it cuts
+    arrays, else as a partitioner finds them cut. Left as it is for one device: nothing to cut, and the program says
+    what it launches."""
+    if devices.mesh() is not None:
+        return _on_mesh(launch, fused, *arrays)
+    return launch if devices.alone() else _partitioned(launch, fused, *arrays)
+
+
+def _partitioned(launch: Callable, fused: bool, *arrays: Array | None) -> Callable:
+    launch = getattr(launch, "__wrapped__", launch)  # custom_partitioning refuses jitted functions that write into refs
     q, k, *_ = arrays
     assert q is not None and (fused or k is not None)
     group = 1 if fused or k is None else q.shape[2] // k.shape[2]

@@ -10,6 +10,7 @@ head_dim is padded to 16, 32, 48, 64, 80, 96, 128, 160, 192 or 256, and lengths 
 """
 
 import contextlib
+import math
 from collections.abc import Iterator
 from functools import partial
 from typing import NamedTuple
@@ -19,7 +20,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from andrea_jax.attention.backends import Backend, Call, parts, split
-from andrea_jax.attention.batching import for_each_batch_and_head
+from andrea_jax.attention.batching import for_each_batch_and_head, once
 from andrea_jax.attention.keeping import kept
 
 HEAD_DIMS = (16, 32, 48, 64, 80, 96, 128, 160, 192, 256)
@@ -108,7 +109,7 @@ def _attention(static: _Static, tensors, q_offset, kv_length):
 
 
 def _forward(static: _Static, tensors, *limits):
-    launch = partial(_launch_forward, static)
+    launch = once(_launch_forward, static)
     outputs = kept(for_each_batch_and_head(launch, *tensors, *limits, fused=static.fused))
     return outputs, (tensors, limits, outputs)
 
@@ -117,14 +118,13 @@ def _backward(static: _Static, saved, cotangents):
     tensors, limits, (z, *rows) = saved
     dz = cotangents[0].astype(z.dtype)
     numbers = _row_numbers(static.scale, z, dz, rows, cotangents[1:])
-    launch = partial(_launch_backward, static)
+    launch = once(_launch_backward, static)
     return for_each_batch_and_head(launch, *tensors, *limits, dz, *numbers, fused=static.fused), None, None
 
 
 _attention.defvjp(_forward, _backward)
 
 
-@partial(jax.jit, static_argnums=0)  # traced and lowered once for all layers
 def _launch_forward(static: _Static, *arrays):
     from andrea_jax.attention.mosaic_forward import forward  # Pallas is loaded where it is used
 
@@ -135,17 +135,16 @@ def _launch_forward(static: _Static, *arrays):
     return z, *(row[..., : q.shape[1]] for row in rows)
 
 
-@partial(jax.jit, static_argnums=0)
 def _launch_backward(static: _Static, *arrays):
     from andrea_jax.attention.mosaic_backward import backward_kv, backward_q
 
     q, k, v, (q_offset, kv_length, dz, *numbers) = parts(arrays, static.fused)
     spec = _spec(static, q, k, (q_offset, kv_length))
-    more = -(-spec.n_query // 384) * 384 - spec.n_query  # to whole tiles of two and of three warpgroups
-    rows = [jnp.pad(x, ((0, 0), (0, 0), (0, more))) for x in numbers]
+    tiles_q, tiles_kv = _backward_tiles(spec.head_dim, spec.n_query)
+    whole = math.lcm(tiles_q.rows, tiles_kv.block, 128)
+    rows = [jnp.pad(x, ((0, 0), (0, 0), (0, -spec.n_query % whole))) for x in numbers]
     limits = (q_offset, kv_length) if spec.limited else ()
     arguments = (_blocks(), static.interpreter, q, k, v, dz, rows, limits)
-    tiles_q, tiles_kv = _backward_tiles(spec.head_dim, spec.n_query)
     dq = backward_q(spec, tiles_q, *arguments)
     at_once = (("k", "v"),) if spec.head_dim <= 128 else (("k",), ("v",))
     if not spec.fused:

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax import Array, ShapeDtypeStruct
 
 from andrea_jax.attention.backends import Backend, Call, parts, split
-from andrea_jax.attention.batching import for_each_batch_and_head
+from andrea_jax.attention.batching import for_each_batch_and_head, once
 from andrea_jax.attention.keeping import kept
 from andrea_jax.attention.tiles import TritonTile, TritonTiles, triton_tiles
 
@@ -81,14 +81,14 @@ def _attention(static: _Static, tensors, q_offset, kv_length):
 
 
 def _forward(static: _Static, tensors, *limits):
-    launch = partial(_launch_forward, static)
+    launch = once(_launch_forward, static)
     z, t_sum, entropy = kept(for_each_batch_and_head(launch, *tensors, *limits, fused=static.fused))
     lse = jnp.where(t_sum == UNSEEN, -jnp.inf, t_sum * log(2))  # its own scores in the backward need t_sum unrounded
     return (z, lse, entropy), (*tensors, *limits, z, t_sum, entropy)
 
 
 def _backward(static: _Static, saved, cotangents):
-    launch = partial(_launch_backward, static)
+    launch = once(_launch_backward, static)
     return for_each_batch_and_head(launch, *saved, *cotangents, fused=static.fused), None, None
 
 

@@ -34,16 +34,17 @@ SWEPT_ON_CPU = dataclasses.replace(SHAPE, vocab_size=257, d_model=192)  # 12 × 
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """scored, ablated: the models · batch: sequences at once · seqs: their lengths · ablation: sequences, length."""
+    """scored, ablated: the models · tokens: of one call, so that short sequences are several, as in `heads.measure` ·
+    seqs: their lengths · ablation: sequences, length."""
 
     scored: Model = SHAPE
     ablated: Model = SHAPE
-    batch: int = 1
+    tokens: int = scores.TOKENS_A_BATCH
     seqs: Sequence[int] = (1024, 4096, 16384)
     ablation: tuple[int, int] = (8, 1024)
 
 
-SMALL = Sizes(FOR_CPU, SWEPT_ON_CPU, seqs=(256, 512, 1024), ablation=(2, 64))
+SMALL = Sizes(FOR_CPU, SWEPT_ON_CPU, tokens=1, seqs=(256, 512, 1024), ablation=(2, 64))
 
 
 def bench_scoring(
@@ -66,7 +67,7 @@ def bench_scoring(
     sizes = sizes or (SMALL if jax.default_backend() == "cpu" else Sizes())
     seqs, dtype = list(seqs or sizes.seqs), dtype_here()
     absent = lens.absent() if peer else "not asked for"
-    settings = {"seqs": seqs, "batch": sizes.batch, "ablation": list(sizes.ablation), "absent": absent}
+    settings = {"seqs": seqs, "tokens": sizes.tokens, "ablation": list(sizes.ablation), "absent": absent}
     results = Results(out, "scoring", settings, dtype, repeats)
     run([_jobs(sizes, seq, dtype) for seq in seqs], repeats, lambda rows: results.add(_relative(rows)), tell)
     for seq in seqs:
@@ -102,7 +103,7 @@ def _scored(sizes: Sizes, seq: int) -> tuple[Model, np.ndarray]:
     period = (seq - 1) // streams.COPIES
     config = dataclasses.replace(sizes.scored, seq_len=seq, vocab_size=max(sizes.scored.vocab_size, period + 2))
     ids = np.arange(1, config.vocab_size)
-    return config, data.repeated_blocks(ids, period, streams.COPIES + 1, sizes.batch, 0)[:, :seq]
+    return config, data.repeated_blocks(ids, period, streams.COPIES + 1, max(1, sizes.tokens // seq), 0)[:, :seq]
 
 
 def probes(tokens: np.ndarray) -> dict[str, Targets]:

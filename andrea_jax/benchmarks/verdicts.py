@@ -18,6 +18,7 @@ ORIGIN = ("date", "device", "command", "commit", "dirty", "versions", "platform"
 OWN = ("mosaic", "triton")  # the project's own kernels
 SIDE_BY_SIDE = "holds if W_Q, W_K and W_V are multiplied apart; side by side they are one step, and three are left"
 LOWER = "holds if a lower rate is meant; 72 needs no fallback"
+WITHOUT_TILES = ("reference", "chunked")  # XLA cuts these as it likes
 Read = dict[str, tuple[str, str]]  # claim -> verdict, sentence
 
 
@@ -80,10 +81,11 @@ def projections(rows: Rows) -> Read:
 
 
 def head_dim(rows: Rows) -> Read:
-    """C13 from rates over that of head_dim 64, of every backend and pass; nothing without 64 and 72."""
+    """C13 from rates over that of head_dim 64, of every kernel and pass; nothing without 64 and 72."""
     rates = {
         names: {row["head_dim"]: row["tflops"] for row in of}
         for names, of in by(timed(rows), "backend", "passes").items()
+        if names[0] not in WITHOUT_TILES
     }
     known = [of for of in rates.values() if 64 in of]
     if not known or not where(rows, head_dim=72):

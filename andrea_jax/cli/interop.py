@@ -23,7 +23,7 @@ def _add_import(commands) -> None:
     group = _layout_options(parser)
     group.add_argument("--config", type=Path, metavar="CONFIG", help="the model that the file holds; required")
     group.add_argument(
-        "--tokenizer", type=Path, metavar="FILE|FOLDER", help="a run's tokenizer.json, or a GPT-2 folder"
+        "--tokenizer", type=Path, metavar="FILE|FOLDER", help="a run, its tokenizer.json, or a GPT-2 folder"
     )
 
 

@@ -3,8 +3,9 @@
     annotated.read(path).documents             sentences; `annotated_windows` has them in tokens
 
 CoNLL-U: ten columns a word, an empty line after each sentence (Nivre et al. 2020, "Universal Dependencies v2"). Text is
-rebuilt from the forms and SpaceAfter=No. Words of a multiword token whose forms do not spell it ("du" = de + le) all
-stand for the whole of it; empty nodes (8.1) are no text and are left out.
+rebuilt from the forms, SpaceAfter=No, and SpacesAfter, which is UDPipe's for what else is between words. Words of a
+multiword token whose forms do not spell it ("du" = de + le) all stand for the whole of it; empty nodes (8.1) are no
+text and are left out.
 """
 
 import re
@@ -16,6 +17,7 @@ from pathlib import Path
 from andrea_jax.errors import UserError
 
 COLUMNS = 10
+SPACES = {"\\s": " ", "\\t": "\t", "\\r": "\r", "\\n": "\n", "\\p": "|", "\\\\": "\\"}  # of SpacesAfter
 NAME_KEYS = ("NE", "NER", "Entity")  # of MISC, the first that the file has
 RUNS = "runs of PROPN"
 MENTION = re.compile(r"\(([^()]+)(\)?)|([^()]+)\)")  # opened, and perhaps closed at once; or closed
@@ -24,7 +26,8 @@ MENTION = re.compile(r"\(([^()]+)(\)?)|([^()]+)\)")  # opened, and perhaps close
 @dataclass(frozen=True)
 class Sentence:
     """text · spans: (start, end) of each word in it, characters · tags: UPOS · heads: index of each word's syntactic
-    head, −1 for the root or where none is given · relations: DEPREL without subtype · names: (first, last) of each.
+    head, −1 for the root or where none is given · relations: DEPREL without subtype · names: (first, last) of each ·
+    after: what is between it and the next sentence.
     """
 
     text: str
@@ -33,6 +36,7 @@ class Sentence:
     heads: list[int]
     relations: list[str]
     names: list[tuple[int, int]]
+    after: str
 
 
 @dataclass(frozen=True)
@@ -124,17 +128,25 @@ def _misc(text: str) -> dict[str, str]:
 
 
 def _sentence(raw: _Raw, named_by: str) -> Sentence:
-    text, spans = "", []
+    text, spans, gap = "", [], ""
     starts = {first: (last, form, misc) for first, last, form, misc in raw.wholes}
     while len(spans) < len(raw.words):
         i = len(spans)
         last, form, misc = starts[i] if i in starts else (i, raw.words[i][1], raw.words[i][9])
         spans += _within([row[1] for row in raw.words[i : last + 1]], form, len(text))
-        text += form + ("" if _misc(misc).get("SpaceAfter") == "No" else " ")
+        gap = _gap(_misc(misc))
+        text += form + gap
     tags = [row[3] for row in raw.words]
     heads = [-1 if row[6] in "_0" else int(row[6]) - 1 for row in raw.words]
     relations = [row[7].partition(":")[0] for row in raw.words]
-    return Sentence(text.rstrip(" "), spans, tags, heads, relations, _names(raw, tags, named_by))
+    names, after = _names(raw, tags, named_by), gap if gap.strip(" ") else " "
+    return Sentence(text.removesuffix(gap), spans, tags, heads, relations, names, after)
+
+
+def _gap(misc: dict[str, str]) -> str:
+    if "SpacesAfter" in misc:
+        return re.sub(r"\\.", lambda found: SPACES.get(found[0], found[0]), misc["SpacesAfter"])
+    return "" if misc.get("SpaceAfter") == "No" else " "
 
 
 def _within(forms: list[str], whole: str, start: int) -> list[tuple[int, int]]:

@@ -47,7 +47,7 @@ def windows(found: Annotation, tokenizer: Tokenizer, seq_len: int, n: int) -> An
     """At most n windows of at most seq_len tokens, spread evenly over the file.
 
     A window begins with a sentence and takes as many tokens as fit; the next begins with the first sentence that did
-    not fit as a whole. Sentences are joined by a space. A word's tokens are all that overlap its characters. UserError
+    not fit as a whole. A word's tokens are all that overlap its characters. UserError
     where the tokenizer does not keep the text.
     """
     encoded = [_encode(document, tokenizer) for document in found.documents]
@@ -61,7 +61,8 @@ def windows(found: Annotation, tokenizer: Tokenizer, seq_len: int, n: int) -> An
         for i in range(first, len(encoded[document])):
             ids = encoded[document][i][: seq_len - end]
             tokens[row, end : end + len(ids)] = ids
-            _place(found.documents[document][i], i > 0, (row, end, end + len(ids)), tokenizer, ids, rows, names)
+            sentence, before = found.documents[document][i], _before(found.documents[document], i)
+            _place(sentence, len(before.encode()), (row, end, end + len(ids)), tokenizer, ids, rows, names)
             end += len(ids)
             if end == seq_len:
                 break
@@ -74,13 +75,18 @@ def windows(found: Annotation, tokenizer: Tokenizer, seq_len: int, n: int) -> An
 
 
 def _encode(document: list[Sentence], tokenizer: Tokenizer) -> list[np.ndarray]:
-    """The ids of each sentence; all but the first follow a space."""
-    texts = [" " * (i > 0) + sentence.text for i, sentence in enumerate(document)]
+    """The ids of each sentence, with what is between it and the one before."""
+    texts = [_before(document, i) + sentence.text for i, sentence in enumerate(document)]
     encoded = tokenizer.encode_documents(texts)
     for text, ids in zip(texts, encoded, strict=True):
         if b"".join(tokenizer.token_bytes[i] for i in ids) != text.encode():
             raise UserError(f"data.tokenizer = {tokenizer.name!r}: its tokens do not spell the text {text[:40]!r}")
     return encoded
+
+
+def _before(document: list[Sentence], i: int) -> str:
+    """What is between a sentence and the one before."""
+    return document[i - 1].after if i else ""
 
 
 def _starts(sentences: list[np.ndarray], room: int) -> Iterator[int]:
@@ -94,17 +100,18 @@ def _starts(sentences: list[np.ndarray], room: int) -> Iterator[int]:
 
 def _place(
     sentence: Sentence,
-    spaced: bool,
+    before: int,
     place: tuple[int, int, int],
     tokenizer: Tokenizer,
     ids: np.ndarray,
     rows: list[tuple],
     names: list[tuple[int, int, int, str]],
 ) -> None:
-    """Adds the words and names of a sentence that lies at positions start to end of a window, as far as it is there."""
+    """Adds the words and names of a sentence that lies at positions start to end of a window, as far as it is there;
+    before: bytes in front of it."""
     sequence, start, end = place
     ends = np.cumsum([len(tokenizer.token_bytes[i]) for i in ids])  # bytes
-    byte = np.array([int(spaced) + len(sentence.text[:i].encode()) for i in range(len(sentence.text) + 1)])
+    byte = np.array([before + len(sentence.text[:i].encode()) for i in range(len(sentence.text) + 1)])
     spans = byte[np.array(sentence.spans)]
     first = start + np.searchsorted(ends, spans[:, 0], side="right")
     last = start + np.searchsorted(ends, spans[:, 1], side="left")

@@ -24,7 +24,8 @@ from andrea_jax.config import Model
 from andrea_jax.heads.targets import Targets, check_single_documents
 from andrea_jax.model import Params, bind
 
-CHUNK = 1024  # pairs of a sequence gathered at once
+CHUNK = 1024  # pairs of a sequence gathered at once on a CPU ...
+PAIRS_ELSEWHERE = 2**17  # ... and of a whole batch on an accelerator, which has no use for short loops
 BAND = 32  # the longest distance read off a band
 WORTH_A_BAND = 8  # probes of a fixed distance; fewer cost less pair by pair
 TOKENS_A_BATCH = 2**14
@@ -218,9 +219,11 @@ def _measure(*arguments) -> dict[str, Array]:
 
 def _layer_sums(q: Array, k: Array, lse: Array, pairs: Array, counted: Array) -> tuple[Array, Array]:
     """(mass, off_bos) of one layer, float32 [batch, probe, n_head]; pairs a chunk at a time, in a fixed order."""
-    batch, n_probe, length = counted.shape
-    chunk = min(CHUNK, pairs.shape[-1])
-    chunks = pairs.reshape(3, batch, -1, chunk).transpose(2, 0, 1, 3)
+    batch, n_probe, _ = counted.shape
+    at_once = CHUNK if jax.default_backend() == "cpu" else max(CHUNK, PAIRS_ELSEWHERE // batch)
+    chunk = min(at_once, pairs.shape[-1])
+    padded = jnp.pad(pairs, ((0, 0), (0, 0), (0, -pairs.shape[-1] % chunk)), constant_values=-1)
+    chunks = padded.reshape(3, batch, -1, chunk).transpose(2, 0, 1, 3)
 
     def add(total: Array, chunk: Array) -> tuple[Array, None]:
         query, key, probe = chunk
@@ -229,8 +232,7 @@ def _layer_sums(q: Array, k: Array, lse: Array, pairs: Array, counted: Array) ->
         return total + jnp.einsum("bph,bpn->bnh", mass, mine, precision=Precision.HIGHEST), None
 
     mass, _ = jax.lax.scan(add, jnp.zeros((batch, n_probe, q.shape[2])), chunks)
-    every = jnp.broadcast_to(jnp.arange(length), (batch, length))
-    off_bos = 1 - pattern_at(q, k, lse, every, jnp.zeros_like(every))
+    off_bos = 1 - _entries(q, k[:, :1], lse.transpose(0, 2, 1))
     return mass, jnp.einsum("bqh,bnq->bnh", off_bos, counted.astype(jnp.float32), precision=Precision.HIGHEST)
 
 
@@ -241,13 +243,14 @@ def _on_band(q: Array, k: Array, lse: Array, distances: Distances) -> Array:
     """
     batch, length, n_head, head_dim = q.shape
     n = -(-length // BAND)
-    blocks = [jnp.pad(x.astype(jnp.float32), ((0, 0), (0, n * BAND - length), (0, 0), (0, 0))) for x in (q, k)]
+    blocks = [jnp.pad(x, ((0, 0), (0, n * BAND - length), (0, 0), (0, 0))) for x in (q, k)]
     queries, keys = (x.reshape(batch, n, BAND, x.shape[2], head_dim) for x in blocks)
     before = jnp.pad(keys, ((0, 0), (1, 0), (0, 0), (0, 0), (0, 0)))[:, :-1]
     queries = queries.reshape(batch, n, BAND, k.shape[2], -1, head_dim)  # query head h reads kv head h // group
-    scores = jnp.einsum(
-        "bnikgd,bnjkd->bnkgij", queries, jnp.concatenate([before, keys], axis=2), precision=Precision.HIGHEST
-    )
+    scores = jnp.einsum(  # products of bfloat16 are exact in float32
+        "bnikgd,bnjkd->bnkgij", queries, jnp.concatenate([before, keys], axis=2),
+        precision=Precision.HIGHEST, preferred_element_type=jnp.float32,
+    )  # fmt: skip
     # row i of a block is wanted at columns i to i + BAND: one column more shifts each row by one, and they line up
     flat = scores.reshape(batch, n, n_head, 2 * BAND**2) * head_dim**-0.5
     skewed = jnp.pad(flat, ((0, 0), (0, 0), (0, 0), (0, BAND))).reshape(batch, n, n_head, BAND, 2 * BAND + 1)
@@ -265,10 +268,14 @@ def pattern_at(q: Array, k: Array, lse: Array, query: Array, key: Array) -> Arra
 
     q [batch, seq, n_head, head_dim], k [batch, seq, n_kv_head, head_dim], lse [batch, n_head, seq].
     """
-    n_head, n_kv, head_dim = q.shape[2], k.shape[2], q.shape[3]
-    q_rows = jnp.take_along_axis(q, query[:, :, None, None], axis=1).astype(jnp.float32)
-    k_rows = jnp.take_along_axis(k, key[:, :, None, None], axis=1).astype(jnp.float32)
-    lse_rows = jnp.take_along_axis(lse.transpose(0, 2, 1), query[:, :, None], axis=1)
-    q_rows = q_rows.reshape(*query.shape, n_kv, n_head // n_kv, head_dim)  # query head h reads kv head h // group
-    scores = (q_rows * k_rows[:, :, :, None]).sum(axis=-1) * head_dim**-0.5
-    return jnp.exp(scores.reshape(*query.shape, n_head) - lse_rows)
+    q_rows, k_rows = (jnp.take_along_axis(x, at[:, :, None, None], axis=1) for x, at in ((q, query), (k, key)))
+    return _entries(q_rows, k_rows, jnp.take_along_axis(lse.transpose(0, 2, 1), query[:, :, None], axis=1))
+
+
+def _entries(q: Array, k: Array, lse: Array) -> Array:
+    """exp(q_i·k_i/√head_dim − lse_i), row by row: q [batch, row, n_head, head_dim], k [batch, row or 1, n_kv_head,
+    head_dim], lse [batch, row, n_head] -> float32 [batch, row, n_head]."""
+    batch, n, n_head, head_dim = q.shape
+    grouped = q.astype(jnp.float32).reshape(batch, n, k.shape[2], -1, head_dim)  # head h reads kv head h // group
+    scores = (grouped * k.astype(jnp.float32)[:, :, :, None]).sum(axis=-1) * head_dim**-0.5
+    return jnp.exp(scores.reshape(batch, n, n_head) - lse)

@@ -128,12 +128,17 @@ def _code(targets: Targets) -> np.ndarray:
 
 
 def _same_earlier(tokens: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """(q, k) of each sequence with x_q = x_k and 1 <= k < q; one sequence at a time, to bound the memory."""
+    """(q, k) of each sequence with x_q = x_k and 1 <= k < q, sorted; in memory for the pairs, never T × T."""
     for row in tokens:
-        same = np.tril(row[:, None] == row[None], -1)
-        same[:, 0] = False
-        query, key = np.nonzero(same)
-        yield query, key
+        place = 1 + np.argsort(row[1:], kind="stable")  # the places of each id together, in order
+        starts = np.flatnonzero(np.diff(row[place], prepend=-1))
+        first = np.repeat(starts, np.diff(starts, append=len(place)))  # index in `place` of the id's first
+        earlier = np.arange(len(place)) - first  # places of the same id before each
+        query = np.repeat(place, earlier)
+        nth = np.arange(len(query)) - np.repeat(np.cumsum(earlier) - earlier, earlier)
+        key = place[np.repeat(first, earlier) + nth]
+        order = np.lexsort((key, query))
+        yield query[order], key[order]
 
 
 def _every_sequence(n: int, query: np.ndarray, key: np.ndarray) -> Targets:

@@ -3,10 +3,10 @@
 from andrea_jax.interventions.damage import Damage, Head, ablate, every_head
 from andrea_jax.interventions.importance import Importance, gate_gradients, importance
 from andrea_jax.interventions.kinds import KINDS
-from andrea_jax.interventions.patching import LogitDifference, Loss, patch
+from andrea_jax.interventions.patching import LogitDifference, Loss, patch, untouched
 from andrea_jax.interventions.path_patching import path_patch
 from andrea_jax.interventions.pruning import cheapest, count, curve, prune, removal_order
-from andrea_jax.interventions.tasks import Task, brackets, closers, repeats, tasks, text
+from andrea_jax.interventions.tasks import Task, brackets, closers, names, repeats, tasks, text
 
 __all__ = [
     "KINDS",
@@ -25,6 +25,7 @@ __all__ = [
     "every_head",
     "gate_gradients",
     "importance",
+    "names",
     "patch",
     "path_patch",
     "prune",
@@ -32,4 +33,5 @@ __all__ = [
     "repeats",
     "tasks",
     "text",
+    "untouched",
 ]

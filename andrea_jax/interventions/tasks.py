@@ -12,11 +12,14 @@ from jax.lax import Precision
 from andrea_jax import data
 from andrea_jax.config import Probe
 from andrea_jax.data import BracketWindows, Dataset
+from andrea_jax.data.annotated_windows import AnnotatedWindows
 from andrea_jax.heads import streams
 from andrea_jax.training.evaluation import in_context_bands
 from andrea_jax.training.step import token_losses
 
 IN_CONTEXT = ("late", "early")  # the two that make the in-context score, the mean loss of one minus the other's
+
+NAMES = ("name", "name_again")
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,18 @@ def repeats(dataset: Dataset, periods: tuple[int, ...], seq_len: int, n: int, se
 def brackets(dataset: Dataset, seq_len: int, n: int, seed: int) -> Task:
     """`closers` of held-out Python."""
     return closers(data.bracket_windows(dataset, seq_len + 1, n, seed))
+
+
+def names(windows: AnnotatedWindows) -> Task:
+    """Annotated text: "name" asks for every token of a name, "name_again" for those of a name that the window has had
+    before, which can be copied."""
+    asked = {name: np.zeros((len(windows.tokens), windows.tokens.shape[1] - 1), bool) for name in NAMES}
+    seen: set[tuple[int, str]] = set()
+    for (sequence, first, last), surface in zip(windows.names.tolist(), windows.surface.tolist(), strict=True):
+        for name in NAMES if (sequence, surface) in seen else NAMES[:1]:
+            asked[name][sequence, first - 1 : last] = True
+        seen.add((sequence, surface))
+    return Task(windows.tokens, asked)
 
 
 def closers(windows: BracketWindows) -> Task:

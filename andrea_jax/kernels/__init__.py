@@ -30,7 +30,9 @@ class _Kernel(NamedTuple):
 
     def module(self, arrays: tuple[Array, ...]) -> ModuleType | None:
         """The kernel, where it can compute these arrays on the device that does."""
-        found = devices.compute_capability(devices.of(arrays[0]))
+        mesh, found = devices.mesh(), devices.compute_capability(devices.of(arrays[0]))
+        if mesh is not None and self.whole == "word" and mesh.shape[devices.HEADS] > 1:
+            return None  # the vocabulary may be cut, and the formula needs a row's sums only
         if found is None or not self.capability <= found <= self.last:
             return None
         try:
@@ -50,7 +52,7 @@ class _Kernel(NamedTuple):
         def launch(*local: Array):  # on one device's part of the arrays
             return module.launch(*local, **settings) if module.fits(*local) else formula(*local)
 
-        return cut.along(self.rule, self.whole, launch, formula)(*arrays)
+        return cut.along(self.rule, self.whole, launch, formula, arrays)(*arrays)
 
 
 _ANY = (99, 0)

@@ -6,6 +6,7 @@ import pandas as pd
 from andrea_jax.plots.words import head_name
 
 READS = {"Q": "query", "K": "key", "V": "value"}
+EMBEDDINGS = ("token", "position")  # components that are neither a head nor an MLP
 SHOWN = 24  # characters of a text
 SUMS = "all"  # the row and the column of sums
 
@@ -76,8 +77,9 @@ def why(pairs: pd.DataFrame, head: str, query: str, key: str, attention: float) 
     excess = pairs["excess"].to_numpy(np.float64).reshape(len(names), len(names))  # [query, key]
     written = excess.sum(axis=0).argmax()
     met = excess[:, written].argmax()
+    said = [f"the {name}" if name in EMBEDDINGS else name for name in names]
     return (
-        f"Head {head}, at {query}, puts {attention:.2f} of its attention on {key}: what {names[written]} wrote at the "
-        f"key does {excess[:, written].sum():+.1f} of {excess.sum():+.1f}, most of it where it meets what {names[met]} "
+        f"Head {head}, at {query}, puts {attention:.2f} of its attention on {key}: what {said[written]} wrote at the "
+        f"key does {excess[:, written].sum():+.1f} of {excess.sum():+.1f}, most of it where it meets what {said[met]} "
         f"wrote at the query ({excess[met, written]:+.1f})"
     )

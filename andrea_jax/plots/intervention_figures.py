@@ -41,7 +41,7 @@ READING = {
     "pruning": "Heads are taken out for good, the least important by gradients first, measured once or again after "
     "each one; grey: in random order. Importance is measured on one half of the windows, the loss on the other.",
 }
-SHOWN = ("loss", "induction", "bracket")  # measures that have a row of panels
+SHOWN = ("loss", "induction", "bracket", "name_again")  # measures that have a row of panels
 WORDS = {
     "loss": "loss on held-out text",
     "in_context": "in-context score",
@@ -49,6 +49,8 @@ WORDS = {
     "bracket": "loss on closing brackets",
     "bracket_hard": "loss on hard closing brackets",
     "bracket_hardest": "loss on the hardest closing brackets",
+    "name": "loss on names",
+    "name_again": "loss on names seen before",
 }
 KINDS = {"zero": "zero-ablation", "mean": "mean-ablation"}
 SMALL = 48  # heads; of more, cells have no room for intervals
@@ -138,6 +140,8 @@ def _damage_panel(ax: Axes, rows: pd.DataFrame, shape: tuple[int, int], scale: N
                 fontsize=8.5 if small else 6.5)  # fmt: skip
         if small:
             ax.text(at[1], at[0] + 0.22, ends, ha="center", va="center", color=colour, fontsize=6)
+    if rows.empty:
+        ax.text(0.5, 0.5, "not asked", transform=ax.transAxes, ha="center", va="center", color=GREY)
     ax.imshow(colours, aspect="auto", interpolation="nearest")
     ax.hlines(np.arange(0.5, shape[0] - 1), -0.5, shape[1] - 0.5, colors="white", linewidth=1)
     ax.vlines(np.arange(0.5, shape[1] - 1), -0.5, shape[0] - 0.5, colors="white", linewidth=1)

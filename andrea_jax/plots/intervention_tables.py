@@ -10,7 +10,7 @@ from andrea_jax.plots.intervention_figures import measure_words, span
 from andrea_jax.plots.tables import new_table
 from andrea_jax.plots.words import count, head_name, interval
 
-SHOWN = ("loss", "in_context", "induction", "bracket")  # measures that have a column
+SHOWN = ("loss", "in_context", "induction", "bracket", "name_again_accuracy")  # measures that have a column
 HALVES = "importance measured on one half of the windows, loss on the other"
 
 
@@ -79,4 +79,5 @@ def sweep_caption(n_sets: int, tokens: int, heads_per_s: float) -> str:
     """What a sweep did and how fast."""
     what = "each head by itself" if n_sets > 1 else "removed together"
     speed = f"{heads_per_s:.3g} heads/s" if n_sets > 1 else f"{heads_per_s:.3g} sets/s"
-    return f"{what}, on {count(tokens)} tokens; nats, [95% bootstrap interval]; dim: it holds 0; {speed}"
+    units = "nats (of an accuracy: share lost), [95% bootstrap interval]"
+    return f"{what}, on {count(tokens)} tokens; {units}; dim: it holds 0; {speed}"

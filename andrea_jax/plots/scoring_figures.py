@@ -6,7 +6,7 @@ from rich.table import Table
 
 from andrea_jax.plots.benchmark_findings import not_run
 from andrea_jax.plots.benchmark_rows import Rows, by, column, span, timed, where
-from andrea_jax.plots.style import GREY, KINDS, Figure, figure, grid, styled
+from andrea_jax.plots.style import GREY, KINDS, Figure, figure, grid, log_axis, styled
 from andrea_jax.plots.tables import new_table
 
 FORWARD, SCORES, BOTH = "forward pass", "all scores", "forward pass and all scores"
@@ -72,8 +72,13 @@ def _pairs(rows: Rows) -> list[tuple[dict, dict]]:
 
 def title(rows: Rows) -> str:
     """The finding."""
-    ratios = [row["ratio"] for row in where(timed(rows), contender=BOTH) if row["ratio"]]
-    cost = f"Scoring every head along with a forward pass takes {span(ratios, '.2f')} times as long" if ratios else ""
+    found = {
+        name: [row["ratio"] for row in where(timed(rows), contender=name) if row["ratio"]] for name in (SCORES, BOTH)
+    }
+    alone, along = (f"{span(ratios, '.2f')} times" if ratios else "" for ratios in found.values())
+    cost = (
+        f"All head scores take {alone} a plain forward pass, along with its logits {along}" if alone and along else ""
+    )
     faster = [peer["us"] / own["us"] for own, peer in _pairs(timed(rows))]
     beside = f"TransformerLens {span(faster, '.1f')} times as long as all scores" if faster else ""
     return ";\n".join(filter(None, [cost, beside])) or "What scoring heads costs"
@@ -91,10 +96,10 @@ def scoring(rows: Rows, of: str) -> Figure:
             ax.plot(column(curve, "seq"), values, **look)
     for ax, label in ((time, "time, ms (median)"), (memory, "memory of the computation, MiB")):
         seqs = sorted(set(column(measured, "seq")))
-        ax.set(xscale="log", yscale="log", xlabel="tokens of a sequence", ylabel=label)
+        ax.set(xscale="log", xlabel="tokens of a sequence", ylabel=label)
         ax.set_xticks(seqs, [f"{seq:,}" for seq in seqs])
-        ax.yaxis.set_major_formatter("{x:g}")
         ax.minorticks_off()
+        log_axis(ax, "y")
         grid(ax)
     made.legend(handles=time.get_lines(), loc="outside right center")
     made.supxlabel(textwrap.fill(of, 160), x=0.01, ha="left", fontsize=8.5, color=GREY)

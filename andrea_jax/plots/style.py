@@ -16,6 +16,7 @@ from matplotlib import font_manager
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from PIL import Image
 
 # Okabe and Ito 2008, "Color Universal Design": distinct under every common colour blindness
 BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY = "#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9"
@@ -53,6 +54,12 @@ class Figure(matplotlib.figure.Figure):
             self.draw_without_rendering()
             self.set_layout_engine("none")  # laid out once: the second format costs no second search
             self.savefig(out, format=kind, dpi=DPI, metadata=nothing)
+        return out.getvalue()
+
+    def small(self) -> bytes:
+        """A PNG of 128 colours, for pages that a repository keeps: a third of the bytes."""
+        out = io.BytesIO()
+        Image.open(io.BytesIO(self.encode("png"))).convert("RGB").quantize(128).save(out, "png", optimize=True)
         return out.getvalue()
 
 

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 from jax import Array
 
-from andrea_jax import model
+from andrea_jax import devices, model
 from andrea_jax.config import Compute, Model
 from andrea_jax.data import Dataset, Tokenizer, heldout_windows
 from andrea_jax.model import Params
@@ -61,7 +61,9 @@ def window_losses(
 def _losses(config: Model, compute: Compute, placement: Placement, params: Params, tokens: Array) -> Array:
     used, params = placement.gathered(config, params, compute.dtype)
     andrea = model.bind(used, params, dtype=compute.dtype, backend=compute.backend)
-    return placement.whole(token_losses(andrea(tokens[:, :-1], tap=placement.tap), tokens[:, 1:]))
+    with devices.over(placement.mesh):
+        logits = andrea(tokens[:, :-1], tap=placement.tap)
+    return placement.whole(token_losses(logits, tokens[:, 1:]))
 
 
 def evaluate(

@@ -29,10 +29,10 @@ from jax.sharding import PartitionSpec as P
 
 from andrea_jax.config import Model
 from andrea_jax.config_mesh import Mesh
+from andrea_jax.devices import ROWS
 from andrea_jax.errors import UserError
 from andrea_jax.model import Params, Tap, no_tap
 
-ROWS = ("data", "fsdp")  # the axes that windows are cut over
 # which axis of a parameter the heads axis of the mesh cuts, by name and number of axes
 HEADS_AXIS = {
     ("W_Q", 3): 0, ("W_K", 3): 0, ("W_V", 3): 0, ("W_O", 3): 0, ("b_Q", 2): 0, ("b_K", 2): 0, ("b_V", 2): 0,

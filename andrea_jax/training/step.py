@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from andrea_jax import model
+from andrea_jax import devices, model
 from andrea_jax.config import Compute, Experiment, Model, Optim
 from andrea_jax.model import Params
 from andrea_jax.projections import split_heads
@@ -59,7 +59,8 @@ def _make_step(config: Model, optim: Optim, steps: int, accumulate: int, compute
 
     @functools.partial(jax.jit, donate_argnums=(0, 1))
     def step(params: Params, opt_state: optax.OptState, tokens: Array) -> tuple[Params, optax.OptState, Metrics]:
-        value, grads = averaged(jax.value_and_grad(loss_of), params, tokens.astype(jnp.int32), accumulate)
+        with devices.over(placement.mesh):
+            value, grads = averaged(jax.value_and_grad(loss_of), params, tokens.astype(jnp.int32), accumulate)
         grads = placement.kept(grads)
         metrics = {
             "loss": value,

@@ -194,7 +194,24 @@ object.__setattr__(mosaic.BACKEND, "why_not", lambda call: None)
 """
 
 
+ON_A_MESH = """
+from andrea_jax import devices
+mesh = jax.make_mesh((2, 2, 2), ("data", "fsdp", "heads"), axis_types=(AxisType.Auto,) * 3)
+launched = []
+launch = mosaic._launch_backward
+mosaic._launch_backward = lambda static, *arrays: launched.append(arrays[0].shape) or launch(static, *arrays)
+with devices.over(mesh):
+    for x, y in zip(gradients(forward)(q, k, v), want, strict=True):
+        np.testing.assert_allclose(x, y, atol=1e-5)
+    assert launched == [(4, 40, 6, 16), (1, 40, 3, 16)]  # its shape is asked; a device has half of a sequence's heads
+    whole = jnp.asarray(rng.normal(size=(4, 40, 10, 16)), jnp.float32)  # of 8·n positions: read in place
+    found = jax.jit(jax.grad(of_one_array))(whole)
+assert launched[2:] == [(4, 40, 10, 16), (1, 40, 10, 16)]  # q | k | v has all heads
+np.testing.assert_allclose(found, jax.jit(jax.grad(of_one_array))(whole), atol=1e-5)
+"""
+
+
 @pytest.mark.slow
 def test_sharding_over_batch_and_heads_moves_no_data():
     # the kernels need a GPU, and interpreted ones callbacks, which the partitioner loses: plain JAX stands in for them
-    run_on_eight_devices(SHARDED + PROGRAM.format(backend="mosaic", chunk=256))
+    run_on_eight_devices(SHARDED + PROGRAM.format(backend="mosaic", chunk=256) + ON_A_MESH)

@@ -16,7 +16,7 @@ from andrea_jax.model import abstract
 from andrea_jax.plots import scoring_figures
 
 CONFIG = Model(vocab_size=17, seq_len=23, d_model=24, n_layer=1, n_head=3, positions="rotary")
-TINY = scoring.Sizes(CONFIG, CONFIG, batch=2, seqs=(23,), ablation=(2, 7))
+TINY = scoring.Sizes(CONFIG, CONFIG, tokens=46, seqs=(23,), ablation=(2, 7))
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_every_contender_has_a_row_and_who_is_absent_is_said(tmp_path):
 
 
 def test_every_probe_has_targets_on_the_sequences_that_are_timed():
-    config, tokens = scoring._scored(dataclasses.replace(TINY, seqs=(41,)), 41)
+    config, tokens = scoring._scored(dataclasses.replace(TINY, tokens=83), 41)
     asked = scoring.probes(tokens)
     assert tokens.shape == (2, 41) and tokens.max() < config.vocab_size and len(asked) == 6 + 33
     assert all(len(found.key) for found in asked.values())

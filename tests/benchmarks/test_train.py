@@ -59,6 +59,18 @@ def test_an_operation_belongs_to_the_innermost_part_of_its_name():
     assert shares.part("jit(step)/reduce_sum") == shares.REST
 
 
+def test_a_kernel_that_is_reported_under_its_own_name_belongs_to_the_part_that_calls_it(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    hlo = """
+  %pallas_call.7 = f32[3] custom-call(%x), metadata={op_name="jit(step)/transpose(jvp(norm))/row_sums/pallas_call"}
+  ROOT %dot.3 = f32[3] dot(%a, %b), metadata={op_name="jit(step)/jvp(mlp)/dot_general"}"""
+    monkeypatch.setattr(
+        shares, "profile", lambda run: {"row_sums": 3.0, "dot.3": 5.0, "pallas_call.7": 2.0, "copy.1": 10.0}
+    )
+    assert shares.shares(hlo, lambda: None) == {"mlp": 0.25, "norm": 0.25, "rest": 0.5}
+
+
 def test_a_profile_tells_a_large_product_from_a_small_one():
     def two(x: jax.Array) -> jax.Array:
         with jax.named_scope("mlp"):

@@ -33,6 +33,16 @@ def test_words_of_a_multiword_token_share_it_where_they_do_not_spell_it_and_empt
     assert sentence.text == "du x" and sentence.spans == [(0, 2), (0, 2), (3, 4)]
 
 
+def test_what_is_between_words_and_sentences_is_a_space_or_what_spaces_after_says(tmp_path: Path):
+    page = "1 Ann _ PROPN _ _ 0 root _ SpacesAfter=\\s\\s\n2 é _ X _ _ 1 x _ SpacesAfter=\\n\n\n"
+    page += "1 Bob _ PROPN _ _ 0 root _ SpaceAfter=No\n\n1 Cy _ PROPN _ _ 0 root _ _\n"
+    ((first, second, third),) = annotated.read(write(tmp_path, page)).documents
+    assert [(x.text, x.after) for x in (first, second, third)] == [("Ann  é", "\n"), ("Bob", " "), ("Cy", " ")]
+    found = windows(annotated.read(write(tmp_path, page)), byte_tokenizer(), 19, 1)
+    assert bytes((found.tokens[0, 1:15] - 1).tolist()).decode() == "Ann  é\nBob Cy"
+    assert found.names.tolist() == [[0, 1, 3], [0, 9, 11], [0, 13, 14]]
+
+
 def names(folder: Path, values: list[str], tag: str = "PROPN") -> list[tuple[int, int]]:
     rows = [f"{i} w{i} _ {tag} _ _ 0 root _ {value}" for i, value in enumerate(values, start=1)]
     ((sentence,),) = annotated.read(write(folder, "\n".join(rows) + "\n")).documents

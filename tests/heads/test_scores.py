@@ -142,6 +142,24 @@ def test_fixed_distances_are_read_off_a_band_and_are_what_the_whole_pattern_says
         np.testing.assert_allclose(found[name].mass, sums.mass, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
+def test_on_an_accelerator_pairs_go_in_fewer_pieces_and_bfloat16_is_multiplied_as_it_is(monkeypatch):
+    rng, asked = np.random.default_rng(1), probes(draw_tokens(2, 29))
+    q, k = (jnp.asarray(rng.normal(0, 1, (2, 29, n, 8)), jnp.bfloat16) for n in (6, 2))
+    lse = jnp.asarray(rng.normal(5, 1, (2, 6, 29)), jnp.float32)
+    pairs = jnp.asarray(scores.Pairs.of(list(asked.values()), 2).padded)
+    counted = jnp.asarray(np.stack([found.counted(2, 29) for found in asked.values()], axis=1))
+    expected = scores._layer_sums(q, k, lse, pairs, counted)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(scores, "PAIRS_ELSEWHERE", 2 * 101)  # no divisor of the padded number
+    for found, wanted in zip(scores._layer_sums(q, k, lse, pairs, counted), expected, strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-6)
+    wide = q.astype(jnp.float32), k.astype(jnp.float32)
+    bands = [scores._on_band(*arrays, lse, (7, None, 1)) for arrays in ((q, k), wide)]
+    np.testing.assert_allclose(*bands, rtol=1e-6)
+    np.testing.assert_allclose(bands[0][:, 0], expected[0][:, 3], rtol=1e-6)  # "offset 7", pair by pair
+
+
 def test_a_distance_that_is_not_asked_of_every_query_is_none():
     tokens = draw_tokens()
     every = [targets.fixed_offset(tokens, d) for d in range(9)]

@@ -1,5 +1,7 @@
 """Target sets, checked by hand."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -31,6 +33,24 @@ def test_a_token_that_repeats_at_once_has_no_follower_to_attend_to():
 
 def test_duplicates_are_earlier_copies_of_the_token():
     assert as_sets(targets.duplicate_token(ids(0, 5, 6, 5, 5, 6)), 6) == {3: {1}, 4: {1, 3}, 5: {2}}
+
+
+@pytest.mark.parametrize(("n_ids", "length"), [(2, 23), (5, 61), (300, 37), (5, 1)])
+def test_pairs_of_equal_tokens_are_those_of_the_whole_square_in_its_order(n_ids: int, length: int):
+    tokens = np.random.default_rng(0).integers(1, n_ids, (3, length))
+    tokens[:, 0] = 0
+    square = np.tril(tokens[:, :, None] == tokens[:, None], -1) & (np.arange(length) > 0)
+    found = targets.duplicate_token(tokens)
+    np.testing.assert_array_equal(np.stack([found.sequence, found.query, found.key]), np.nonzero(square))
+
+
+def test_pairs_of_a_long_sequence_need_no_square():
+    tokens = np.concatenate([[0], np.tile(np.arange(1, 5002), 4)])[None]  # a square of it has 400 million entries
+    tracemalloc.start()
+    found = targets.induction_all(tokens)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(found.key) == 5001 * (1 + 2 + 3) and peak < 2**24
 
 
 def test_previous_token_reaches_bos_and_current_and_first_leave_row_0_out():

@@ -174,10 +174,9 @@ def test_a_bin_file_knows_no_tokenizer_unless_one_is_named(tiny_run: Path, tiny_
         run.tokens("x")
     with pytest.raises(UserError, match=r'data\.tokenizer = "imported": there is no .*tokenizer\.json'):
         run.dataset  # noqa: B018
-    named = exchange.import_bin(
-        tmp_path / "a.bin", unknown, tmp_path, name="named", tokenizer=tiny_run / "tokenizer.json"
-    )
-    assert load_run(named.path).tokens("x").tolist() == [[0, 1 + ord("x")]]
+    for name, path in (("file", tiny_run / "tokenizer.json"), ("run", tiny_run)):
+        named = exchange.import_bin(tmp_path / "a.bin", unknown, tmp_path, name=name, tokenizer=path)
+        assert load_run(named.path).tokens("x").tolist() == [[0, 1 + ord("x")]]
     with pytest.raises(UserError, match=r"has no tokenizer; expected tokenizer\.json"):
         exchange.import_bin(tmp_path / "a.bin", unknown, tmp_path, name="none", tokenizer=tmp_path)
 

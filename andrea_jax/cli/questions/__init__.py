@@ -2,6 +2,6 @@
 
 from types import ModuleType
 
-from andrea_jax.cli.questions import annotations, circuits, removing, similarity
+from andrea_jax.cli.questions import annotations, circuits, patching, removing, similarity
 
-QUESTIONS: tuple[ModuleType, ...] = (removing, circuits, similarity, annotations)
+QUESTIONS: tuple[ModuleType, ...] = (removing, patching, circuits, similarity, annotations)

@@ -29,10 +29,11 @@ def add(questions) -> None:
 
 def _circuits(args: argparse.Namespace) -> int:
     from andrea_jax import explained
-    from andrea_jax.plots import circuit_tables
+    from andrea_jax.plots import circuit_tables, messages
 
     loaded = parts.open_run(args)
-    found = explained.circuits(loaded)
+    with messages.progress("reading weights", quiet=args.json):
+        found = explained.circuits(loaded)
     tables = circuit_tables.composition_table(found.composition), circuit_tables.copying_table(found.copying)
     as_json = {"copying": found.copying, "composition": found.composition}
     return answers.say(args, loaded, "circuits", tables, found.figure(), as_json)
@@ -40,10 +41,11 @@ def _circuits(args: argparse.Namespace) -> int:
 
 def _attribution(args: argparse.Namespace) -> int:
     from andrea_jax import explained
-    from andrea_jax.plots import circuit_tables
+    from andrea_jax.plots import circuit_tables, messages
 
     loaded = parts.open_run(args)
-    found = explained.attribution(loaded, args.text, args.position, args.token, args.against)
+    with messages.progress("taking a logit apart", quiet=args.json):
+        found = explained.attribution(loaded, args.text, args.position, args.token, args.against)
     asked = found.token, found.against, found.logit
     tables = (
         circuit_tables.attribution_table(found.contributions, *asked),
@@ -55,10 +57,11 @@ def _attribution(args: argparse.Namespace) -> int:
 
 def _why(args: argparse.Namespace) -> int:
     from andrea_jax import explained
-    from andrea_jax.plots import circuit_tables
+    from andrea_jax.plots import circuit_tables, messages
 
     loaded = parts.open_run(args)
-    found = explained.why(loaded, args.text, args.head, args.query, args.key)
+    with messages.progress("taking a score apart", quiet=args.json):
+        found = explained.why(loaded, args.text, args.head, args.query, args.key)
     why = found.why
     table = circuit_tables.why_table(why.pairs, *found.names(), why.attention)
     as_json = {"query": why.query, "key": why.key, "score": why.score, "mean_score": why.mean_score,

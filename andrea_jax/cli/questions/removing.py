@@ -21,6 +21,9 @@ def add(questions) -> None:
     text = "remove these together and keep no table, for example 0.3,1.2 (each head by itself)"
     parser.add_argument("--heads", type=arguments.heads, metavar="L.H,...", help=text)
 
+    text = "also what names lose, in annotated text (CoNLL-U)"
+    parser.add_argument("--conllu", type=Path, metavar="FILE", help=text)
+
     what, example = "gradient importance beside exact damage", f"andrea heads {RUN} importance"
     parts.question(questions, "importance", _importance, what, example)
 
@@ -39,7 +42,7 @@ def _ablation(args: argparse.Namespace) -> int:
 
     loaded, sets = parts.open_run(args), [args.heads] if args.heads else None
     with messages.progress("removing heads", quiet=args.json) as tell:
-        found = ablated.ablation(loaded, kinds=args.kind.split(","), sets=sets, progress=tell)
+        found = ablated.ablation(loaded, kinds=args.kind.split(","), sets=sets, conllu=args.conllu, progress=tell)
     table = None if sets else kept.kept(loaded.run, "ablation", loaded.step)
     figure = None if table is None else damage_map(table)
     n_sets = 1 if sets else sum(loaded.experiment.model.layer_heads)
