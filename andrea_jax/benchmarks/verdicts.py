@@ -5,6 +5,7 @@ every size does, and else does not hold. The sentences are those of the benchmar
 """
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -33,7 +34,8 @@ def findings(path: Path) -> list[claims.Finding]:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path}: is no result of andrea bench {', '.join(READ)} ({error!r})") from error
     origin = {name: found[name] for name in ORIGIN}
-    origin["command"] = f"-m andrea_jax.cli {found['command'].split(' ', 1)[1]}"
+    words = re.sub(r" --out \S+", "", found["command"]).split(" ", 1)[1]  # wherever that was, the file is elsewhere now
+    origin["command"] = f"-m andrea_jax.cli {words}"
     numbers = {"file": path.name, "settings": found["settings"]}
     return [claims.Finding(claim, *what, numbers, origin) for claim, what in read(rows).items()]
 
