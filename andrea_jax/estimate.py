@@ -11,15 +11,16 @@ Memory is a sum of parts, all counted from shapes (a = bytes of compute.dtype, N
     one block again       a block's activations, where compute.remat computes blocks again
     logits                (4 + a)·vocab_size   a token: float32, and their derivative (in pieces, see cross_entropy.py)
 
-Activations, numbers a token: x and norm(x), 2·d_model of each, before attention and before the MLP; q, k, v and z,
-(2·n_head + 2·n_kv_head)·head_dim, and lse, n_head float32; act(x·W_in) of the MLP, d_mlp, and for gelu x·W_in as well.
+Activations, numbers a token: norm(x), d_model, and 1 / rms(x), a float32, before attention and before the MLP (where a norm
+has a gain or centres, x and norm(x)); q, k, v and z, (2·n_head + 2·n_kv_head)·head_dim, and lse, n_head float32;
+act(x·W_in) of the MLP, d_mlp, and for gelu x·W_in as well.
 attention_kept keeps x, z and lse of a block, block keeps x. Tokens are those of one pass: batch_size · seq_len /
 (accumulate · the mesh's data and fsdp axes).
 
 That is what any implementation needs at one time or another, and nothing besides: what this does not fit into is too
-small. tests/test_estimate.py holds it beside what XLA says about the compiled step on a CPU, which takes 1.3 to 1.8
-times as much in float32, for copies and for what it does not fuse (2.2 times in bfloat16, which it widens), and more
-where attention keeps the pattern of short sequences (attention/short.py).
+small. The step compiled for an H200 takes as much within 1% (docs/results). tests/test_estimate.py holds it beside what XLA
+says about the step on a CPU, which takes up to twice as much in float32, for copies and for what it does not fuse (2.2
+times in bfloat16, which it widens), and more where attention keeps the pattern of short sequences (attention/short.py).
 
 FLOPs a token: 2 for each weight of a matrix product (W_E and W_P are looked up) and 2·seq_len·n_head·head_dim a layer
 for causal attention; the backward pass takes twice the forward (Kaplan et al. 2020, section 2.1, half of it masked).
@@ -91,7 +92,7 @@ def _memory(e: Experiment, multiplied: int) -> dict[str, int]:
         "summed gradients": n_bytes // parts if e.train.accumulate > 1 else 0,
         "optimizer": state // parts,
         "weights multiplied": size * multiplied // mesh.heads if size < 4 or mesh.fsdp > 1 else 0,
-        "activations": tokens * (sum(by_layer) + 2 * size * e.model.d_model),
+        "activations": tokens * (sum(by_layer) + _norm_bytes(e)),
         "one block again": tokens * again,
         "logits": logits // -(-logits // AT_ONCE) * (4 + size) // 4,
     }
@@ -113,8 +114,14 @@ def _layer_bytes(e: Experiment, n_head: int, remat: str | None = None) -> int:
         return kept + z_and_lse
     qkv = (n_head + 2 * (n_head // m.group)) * m.head_dim * size // devices
     wide = m.mlp_width * size * (1 if m.activation == "relu" else 2)
-    mlp = wide // devices + (2 * size * m.d_model if m.mlp_width else 0)
-    return 2 * kept + qkv + z_and_lse + mlp
+    mlp = wide // devices + (_norm_bytes(e) if m.mlp_width else 0)
+    return _norm_bytes(e) + qkv + z_and_lse + mlp
+
+
+def _norm_bytes(e: Experiment) -> int:
+    """What a norm keeps of a token: its result and 1 / rms(x), or x too."""
+    result = jnp.dtype(e.compute.dtype).itemsize * e.model.d_model
+    return result + 4 if e.model.norm == "rms" and not e.model.norm_weights else 2 * result
 
 
 # -- does it fit? ------------------------------------------------------------------------------------------------------

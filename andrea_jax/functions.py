@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from andrea_jax import kernels
-from andrea_jax.kernels.formulas import EPSILON, norm_derivative
+from andrea_jax.kernels import formulas
 
 
 def matmul(x: Array, w: Array) -> Array:
@@ -48,22 +48,35 @@ def norm(x: Array, kind: str) -> Array:
     return _over_rms(x)
 
 
+# What the backward pass keeps of a norm is its result, which the product behind it keeps anyway, and 1 / rms(x): not x,
+# so that what is added to x is added in place.
+
+
 @jax.custom_vjp
 def _over_rms(x: Array) -> Array:
-    wide = x.astype(jnp.float32)
-    return (wide * jax.lax.rsqrt(jnp.square(wide).mean(axis=-1, keepdims=True) + EPSILON)).astype(x.dtype)
+    return formulas.norm(x)[0]
 
 
-_over_rms.defvjp(lambda x: (_over_rms(x), x), lambda x, g: (norm_derivative(x, g, None),))
+def _over_rms_forward(x: Array) -> tuple[Array, tuple[Array, Array]]:
+    y, r = kernels.norm(x)
+    return y, (y, r)
+
+
+_over_rms.defvjp(_over_rms_forward, lambda kept, g: (formulas.norm_derivative(*kept, g, None),))
 
 
 @jax.custom_vjp
 def beside_norm(x: Array) -> tuple[Array, Array]:
     """(x, x / rms(x)): what goes past a layer, and what goes into it. Their gradients are joined in one pass."""
-    return x, _over_rms(x)
+    return x, formulas.norm(x)[0]
 
 
-beside_norm.defvjp(lambda x: (beside_norm(x), x), lambda x, by: (kernels.norm_derivative(x, g=by[1], past=by[0]),))
+def _beside_norm_forward(x: Array) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    y, kept = _over_rms_forward(x)
+    return (x, y), kept
+
+
+beside_norm.defvjp(_beside_norm_forward, lambda kept, by: (kernels.norm_derivative(*kept, g=by[1], past=by[0]),))
 
 
 @jax.custom_vjp

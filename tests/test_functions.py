@@ -65,10 +65,13 @@ def test_a_bfloat16_stream_is_normed_in_float32_and_keeps_its_dtype(kind: str):
     np.testing.assert_allclose(y.astype(jnp.float32), expected, rtol=1e-2, atol=1e-2)
 
 
-def test_the_norm_keeps_its_input_and_nothing_else_for_the_backward_pass():
+def test_a_norm_keeps_its_result_and_a_number_a_row_for_the_backward_pass_and_not_its_input():
     x = jnp.ones((2, 3, 7), jnp.bfloat16)
-    kept = jax.tree.leaves(jax.vjp(lambda x: norm(x, "rms"), x)[1])
-    assert [(leaf.shape, leaf.dtype) for leaf in kept if leaf.ndim] == [((2, 3, 7), jnp.dtype("bfloat16"))]
+    kept = jax.tree.leaves(jax.vjp(beside_norm, x)[1])
+    found = sorted((str(leaf.dtype), leaf.shape) for leaf in kept if leaf.ndim)
+    assert found == [("bfloat16", (2, 3, 7)), ("float32", (2, 3))]
+    twice = jax.vjp(lambda x: beside_norm(4 * x)[1], x)[1]  # x itself, 4, is nowhere
+    assert all((leaf.astype(jnp.float32) < 2).all() for leaf in jax.tree.leaves(twice) if leaf.ndim)
 
 
 def test_the_gradient_past_a_norm_is_added_to_the_one_through_it():

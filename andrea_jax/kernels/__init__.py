@@ -56,9 +56,9 @@ class _Kernel(NamedTuple):
 
 
 _ANY = (99, 0)
-_NORM = _Kernel(
-    formulas.norm_derivative, "norm_kernel", (8, 0), _ANY, "batch seq d, batch seq d, batch seq d -> batch seq d", "d"
-)
+_NORM = _Kernel(formulas.norm, "norm_kernel", (8, 0), _ANY, "batch seq d -> batch seq d, batch seq", "d")
+_BACK_RULE = "batch seq d, batch seq, batch seq d, batch seq d -> batch seq d"
+_BACK = _Kernel(formulas.norm_derivative, "norm_derivative_kernel", (8, 0), _ANY, _BACK_RULE, "d")
 _LOSS = _Kernel(
     formulas.cross_entropy,
     "loss_kernel",
@@ -72,12 +72,17 @@ _GATED = _Kernel(
 )
 
 
-def norm_derivative(x: Array, g: Array, past: Array) -> Array:
-    """Derivative by x of what reads both x / rms(x), where it is g, and x itself, where it is `past`.
+def norm(x: Array) -> tuple[Array, Array]:
+    """(x·r, r) with r = 1 / rms(x), float32 [batch, seq]; x [batch, seq, d_model], and x·r in its dtype."""
+    return _NORM.compute(x)
 
-    past + r·g − x·r³·mean(x·g), r = 1 / rms(x): x, g, past [batch, seq, d_model] of one dtype -> the same.
+
+def norm_derivative(y: Array, r: Array, g: Array, past: Array) -> Array:
+    """Derivative by x of what reads both y, where it is g, and x itself, where it is `past`; (y, r) = norm(x).
+
+    past + r·(g − y·mean(y·g)): y, g, past [batch, seq, d_model] of one dtype -> the same.
     """
-    return _NORM.compute(x, g, past)
+    return _BACK.compute(y, r, g, past)
 
 
 def cross_entropy(logits: Array, targets: Array, vocab: int, dtype: DTypeLike) -> tuple[Array, Array]:

@@ -7,15 +7,18 @@ from jax import Array
 EPSILON = 1e-5  # in the root of a norm
 
 
-def norm_derivative(x: Array, g: Array, past: Array | None) -> Array:
-    """past + r·g − x·r³·mean(x·g), r = 1 / rms(x) over the last axis, in float32 -> x's dtype. No past is 0."""
-    # The barrier keeps XLA from sharing r with the forward pass: there and here the sums are then one pass each, and r
-    # is not stored.
-    x, g = jax.lax.optimization_barrier((x, g))
-    wide, g32 = x.astype(jnp.float32), g.astype(jnp.float32)
-    r = jax.lax.rsqrt(jnp.square(wide).mean(axis=-1, keepdims=True) + EPSILON)
-    dx = r * g32 - wide * (r**3 * (wide * g32).mean(axis=-1, keepdims=True))
-    return (dx if past is None else past.astype(jnp.float32) + dx).astype(x.dtype)
+def norm(x: Array) -> tuple[Array, Array]:
+    """(x·r in x's dtype, r = 1 / rms(x) float32 [...]) over the last axis, in float32."""
+    wide = x.astype(jnp.float32)
+    r = jax.lax.rsqrt(jnp.square(wide).mean(axis=-1) + EPSILON)
+    return (wide * r[..., None]).astype(x.dtype), r
+
+
+def norm_derivative(y: Array, r: Array, g: Array, past: Array | None) -> Array:
+    """past + r·(g − y·mean(y·g)) over the last axis, of (y, r) = norm(x), in float32 -> y's dtype. No past is 0."""
+    y32, g32 = y.astype(jnp.float32), g.astype(jnp.float32)
+    dx = r[..., None] * (g32 - y32 * (y32 * g32).mean(axis=-1, keepdims=True))
+    return (dx if past is None else past.astype(jnp.float32) + dx).astype(y.dtype)
 
 
 def cross_entropy(logits: Array, targets: Array, *, vocab: int, dtype: jnp.dtype) -> tuple[Array, Array]:

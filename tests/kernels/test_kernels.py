@@ -13,7 +13,7 @@ from jax._src.pallas.mosaic_gpu.interpret import interpret_pallas_call
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from andrea_jax import devices, kernels
-from andrea_jax.kernels import formulas, gated_kernel, loss_kernel, norm_kernel
+from andrea_jax.kernels import formulas, gated_kernel, loss_kernel, norm_derivative_kernel, norm_kernel
 
 on_gpu = pytest.mark.skipif(jax.default_backend() != "gpu", reason="needs a GPU")
 
@@ -33,12 +33,17 @@ def derivative_by_hand(x: np.ndarray, g: np.ndarray, past: np.ndarray) -> np.nda
 
 @pytest.mark.parametrize("dtype, tolerance", [("float32", 1e-6), ("bfloat16", 2**-7)])
 @pytest.mark.parametrize("shape", [(3, 7, 13), (1, 11, 384), (2, 3, 2053)])
-def test_a_norms_derivative_is_that_of_its_formula(shape, dtype, tolerance):
+def test_a_norm_and_its_derivative_are_those_of_the_formula(shape, dtype, tolerance):
     """Rows that are no power of two, and a number of rows that no block divides."""
     x, g, past = (drawn(*shape, seed=i, dtype=dtype) for i in range(3))
-    found = norm_kernel.launch(x, g, past, interpret=jax.default_backend() != "gpu")
-    assert found.dtype == x.dtype
-    np.testing.assert_allclose(wide(found), derivative_by_hand(*map(wide, (x, g, past))), rtol=tolerance, atol=3e-3)
+    interpret = jax.default_backend() != "gpu"
+    y, r = norm_kernel.launch(x, interpret=interpret)
+    found = norm_derivative_kernel.launch(y, r, g, past, interpret=interpret)
+    assert (y.dtype, r.dtype, found.dtype) == (x.dtype, jnp.float32, x.dtype)
+    rms = np.sqrt((wide(x) ** 2).mean(-1) + 1e-5)
+    np.testing.assert_allclose(r, 1 / rms, rtol=1e-6)
+    np.testing.assert_allclose(wide(y), wide(x) / rms[..., None], rtol=tolerance, atol=1e-6)
+    np.testing.assert_allclose(wide(found), derivative_by_hand(*map(wide, (x, g, past))), rtol=tolerance, atol=6e-3)
 
 
 @pytest.mark.parametrize("columns, vocab", [(64, 61), (192, 131), (704, 704)])
@@ -97,7 +102,7 @@ def test_where_there_is_no_gpu_no_kernel_is_loaded_and_nothing_is_said(monkeypat
     assert done.stdout.strip() == "False"
     monkeypatch.setattr(devices, "_said", said := set())
     monkeypatch.setattr(devices, "compute_capability", lambda device: None)
-    kernels.norm_derivative(*(drawn(1, 2, 3, seed=i) for i in range(3)))
+    kernels.norm(drawn(1, 2, 3))
     assert not said
 
 
@@ -107,7 +112,7 @@ def test_where_there_is_no_gpu_no_kernel_is_loaded_and_nothing_is_said(monkeypat
 def test_a_card_gets_the_kernels_that_it_can_run(monkeypatch: pytest.MonkeyPatch, capability, uses):
     monkeypatch.setattr(devices, "compute_capability", lambda device: capability)
     arrays = {
-        "norm": (kernels._NORM, [drawn(1, 2, 3)] * 3),
+        "norm": (kernels._NORM, [drawn(1, 2, 3)]),
         "loss": (kernels._LOSS, [drawn(1, 2, 64, dtype="float32"), jnp.zeros((1, 2), int)]),
         "gated": (kernels._GATED, [drawn(1, 128, 320), drawn(192, 320), drawn(1, 128, 192)]),
     }
@@ -121,17 +126,18 @@ def test_a_jax_without_pallas_on_triton_computes_the_formula_and_says_so(monkeyp
     monkeypatch.setattr(devices, "_said", said := set())
     monkeypatch.setattr(devices, "compute_capability", lambda device: (9, 0))
     monkeypatch.setattr(importlib, "import_module", missing)
-    x, g, past = (drawn(1, 2, 3, seed=i) for i in range(3))
-    np.testing.assert_array_equal(kernels.norm_derivative(x, g, past), formulas.norm_derivative(x, g, past))
+    x = drawn(1, 2, 3)
+    np.testing.assert_array_equal(kernels.norm(x)[0], formulas.norm(x)[0])
     assert said == {f"norm_kernel: not with jax {jax.__version__} (no triton in pallas)"}
 
 
 def test_under_vmap_the_formula_is_mapped(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(devices, "compute_capability", lambda device: (9, 0))
-    x, g, past = (drawn(5, 1, 2, 3, seed=i) for i in range(3))
-    found = jax.vmap(kernels.norm_derivative, in_axes=(0, 0, None))(x, g, past[0])
+    y, g, past = (drawn(5, 1, 2, 3, seed=i) for i in range(3))
+    r = drawn(5, 1, 2, dtype="float32")
+    found = jax.vmap(kernels.norm_derivative, in_axes=(0, 0, 0, None))(y, r, g, past[0])
     for i in range(5):
-        np.testing.assert_array_equal(found[i], formulas.norm_derivative(x[i], g[i], past[0]))
+        np.testing.assert_array_equal(found[i], formulas.norm_derivative(y[i], r[i], g[i], past[0]))
 
 
 @on_gpu
@@ -178,7 +184,9 @@ rows = lambda i, *shape: jax.random.normal(jax.random.key(i), shape)
 put = lambda x, *axes: jax.device_put(x, NamedSharding(mesh, P(*axes)))
 targets = jax.random.randint(jax.random.key(9), (4, 5), 0, 7)
 cases = [
-    (kernels.norm_derivative, [rows(i, 4, 5, 6) for i in range(3)], [("data",)] * 3, [(1, 5, 6)] * 3),
+    (kernels.norm, [rows(0, 4, 5, 6)], [("data",)], [(1, 5, 6)]),
+    (kernels.norm_derivative, [rows(0, 4, 5, 6), rows(7, 4, 5), rows(1, 4, 5, 6), rows(2, 4, 5, 6)], [("data",)] * 4,
+     [(1, 5, 6), (1, 5), (1, 5, 6), (1, 5, 6)]),
     (lambda x, y: kernels.cross_entropy(x, y, 7, "float32"), [rows(3, 4, 5, 7), targets], [("data",)] * 2,
      [(1, 5, 7), (1, 5)]),
     (kernels.gated_product, [rows(4, 4, 5, 6), rows(5, 8, 6), rows(6, 4, 5, 8)],
