@@ -11,16 +11,17 @@ Memory is a sum of parts, all counted from shapes (a = bytes of compute.dtype, N
     one block again       a block's activations, where compute.remat computes blocks again
     logits                (4 + a)·vocab_size   a token: float32, and their derivative (in pieces, see cross_entropy.py)
 
-Activations, numbers a token: norm(x), d_model, and 1 / rms(x), a float32, before attention and before the MLP (where a norm
-has a gain or centres, x and norm(x)); q, k, v and z, (2·n_head + 2·n_kv_head)·head_dim, and lse, n_head float32;
-act(x·W_in) of the MLP, d_mlp, and for gelu x·W_in as well.
+Activations, numbers a token: norm(x), d_model, and 1 / rms(x), a float32, before attention and before the MLP (where
+a norm has a gain or centres, x and norm(x)); q, k, v and z, (2·n_head + 2·n_kv_head)·head_dim, and lse, n_head
+float32; act(x·W_in) of the MLP, d_mlp, and for gelu x·W_in as well.
 attention_kept keeps x, z and lse of a block, block keeps x. Tokens are those of one pass: batch_size · seq_len /
 (accumulate · the mesh's data and fsdp axes).
 
 That is what any implementation needs at one time or another, and nothing besides: what this does not fit into is too
-small. The step compiled for an H200 takes as much within 1% (docs/results). tests/test_estimate.py holds it beside what XLA
-says about the step on a CPU, which takes up to twice as much in float32, for copies and for what it does not fuse (2.2
-times in bfloat16, which it widens), and more where attention keeps the pattern of short sequences (attention/short.py).
+small. The step compiled for an H200 takes as much within 1% (docs/results). tests/test_estimate.py holds it beside what
+XLA says about the step on a CPU, which takes up to twice as much in float32, for copies and for what it does not fuse
+(2.2 times in bfloat16, which it widens), and more where attention keeps the pattern of short sequences
+(attention/short.py).
 
 FLOPs a token: 2 for each weight of a matrix product (W_E and W_P are looked up) and 2·seq_len·n_head·head_dim a layer
 for causal attention; the backward pass takes twice the forward (Kaplan et al. 2020, section 2.1, half of it masked).

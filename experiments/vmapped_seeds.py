@@ -2,8 +2,9 @@
 
     python experiments/vmapped_seeds.py configs/quickstart.toml
 
-Times the training step as it is and that of several seeds at once, taking turns; on random tokens, so no data is
-needed. Prints a line a config and a number of seeds, and writes vmapped-seeds.json to --out.
+Times the training step as it is and that of several seeds at once, as `andrea sweep --vmap-seeds` makes it, by turns;
+on random tokens, so no data is needed. Prints a line a config and a number of seeds, and writes vmapped-seeds.json to
+--out.
 """
 
 import argparse
@@ -20,7 +21,7 @@ from andrea_jax import config_files, model
 from andrea_jax.config import Experiment
 from andrea_jax.runs import circumstances, now, write_atomically
 from andrea_jax.training import device, optimizer
-from andrea_jax.training.step import make_step
+from andrea_jax.training.step import make_step, make_steps
 
 TURNS = 5
 
@@ -34,7 +35,7 @@ def training(e: Experiment, n: int) -> Callable[[], float]:
     tokens = jax.random.randint(jax.random.key(0), shape, 1, e.model.vocab_size)
     if n == 1:
         params, state, tokens = jax.tree.map(lambda x: x[0], (params, state, tokens))
-    step = make_step(e) if n == 1 else jax.jit(jax.vmap(make_step(e)), donate_argnums=(0, 1))
+    step = make_step(e) if n == 1 else make_steps(e)
 
     def steps(count: int) -> float:
         nonlocal params, state

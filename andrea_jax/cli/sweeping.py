@@ -20,7 +20,7 @@ def _add_sweep(commands) -> None:
         commands, "sweep", _sweep, "train every run of a config's [sweep], or go on with it", example
     )
     parser.add_argument("config", type=Path, metavar="CONFIG")
-    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help=parts.OVERRIDES)
+    parser.add_argument("overrides", nargs="*", default=[], metavar="KEY=VALUE", help=parts.OVERRIDES)
     parser.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where runs go (runs)")
     parser.add_argument(
         "--workers", type=arguments.positive, default=1, metavar="N",
@@ -29,6 +29,10 @@ def _add_sweep(commands) -> None:
     parser.add_argument(
         "--launcher", choices=("local", "ray"), default="local", help="on this machine (local) or a Ray cluster"
     )
+    parser.add_argument(
+        "--vmap-seeds", action="store_true",
+        help="train runs that differ in train.seed alone in one program: for small models on a GPU",
+    )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print what became of each run as JSON")
 
 
@@ -41,8 +45,9 @@ def _sweep(args: argparse.Namespace) -> int:
     code = 0
     try:
         found = runner.sweep(
-            args.config, args.overrides, args.runs, workers=args.workers, launcher=args.launcher, progress=not args.json
-        )
+            args.config, args.overrides, args.runs, workers=args.workers, launcher=args.launcher,
+            vmap_seeds=args.vmap_seeds, progress=not args.json,
+        )  # fmt: skip
     except runner.Stopped as stopped:
         found, code = stopped.found, 130
     if args.json:
@@ -56,7 +61,7 @@ def _add_compare(commands) -> None:
     example = "andrea compare configs/ablations/n-head.toml train.steps=200"
     parser = parts.command(commands, "compare", _compare, "compare runs, or the runs of a sweep", example)
     parser.add_argument("what", nargs="+", metavar="RUN|SWEEP", help="run directories, or the config of a sweep")
-    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help=f"of a sweep: {parts.OVERRIDES}")
+    parser.add_argument("overrides", nargs="*", default=[], metavar="KEY=VALUE", help=f"of a sweep: {parts.OVERRIDES}")
     parser.add_argument(
         "--runs", type=Path, default=Path("runs"), metavar="DIR", help="where a sweep's runs lie (runs)"
     )

@@ -1,12 +1,13 @@
 """Teaches a kernel launch what XLA does not know of it: along which axes its arrays may be cut.
 
 Where one device computes, the launch is left alone; on a training run's mesh it is known how arrays are cut; else a
-partitioner is told the rule. A mapped axis (`jax.vmap`) takes the plain formula.
+partitioner is told the rule. A mapped axis (`jax.vmap`) becomes part of the batch, or takes the plain formula.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 
 import jax
+import jax.numpy as jnp
 from jax import Array
 from jax.custom_batching import custom_vmap
 from jax.experimental.custom_partitioning import custom_partitioning
@@ -22,7 +23,15 @@ def along(rule: str, whole: str, launch: Callable, plain: Callable, arrays: Sequ
 
     @run.def_vmap
     def mapped(n: int, on: list[bool], *arrays):
-        out = jax.vmap(plain, in_axes=[0 if it else None for it in on], axis_size=n)(*arrays)
+        if not all(
+            axes[0] == "batch" for axes in next(_axes(rule))
+        ):  # weights of its own for each: no kernel does that
+            out = jax.vmap(plain, in_axes=[0 if it else None for it in on], axis_size=n)(*arrays)
+        else:
+            wide = [x if it else jnp.broadcast_to(x[None], (n, *x.shape)) for x, it in zip(arrays, on, strict=True)]
+            folded = [x.reshape(-1, *x.shape[2:]) for x in wide]
+            out = along(rule, whole, launch, plain, folded)(*folded)
+            out = jax.tree.map(lambda x: x.reshape(n, -1, *x.shape[1:]), out)
         return out, jax.tree.map(lambda _: True, out)
 
     return run

@@ -1,7 +1,8 @@
-"""Training one run of a sweep to its end, in whatever process: nothing that goes wrong in it may end the sweep."""
+"""Training runs of a sweep to their end, in whatever process: nothing that goes wrong in it may end the sweep."""
 
 import logging
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -10,7 +11,7 @@ from andrea_jax.config import Data, Experiment
 from andrea_jax.data import Dataset
 from andrea_jax.profiled import profiler
 from andrea_jax.runs import Run, now, write_atomically
-from andrea_jax.training import Elsewhere, Interrupted, train
+from andrea_jax.training import Elsewhere, Interrupted, train, train_together
 
 # elsewhere: another process trains it. stopped: saved, and to be continued
 State = Literal["waiting", "training", "finished", "failed", "stopped", "elsewhere"]
@@ -44,14 +45,32 @@ def work(path: Path | str) -> Outcome:
         (path / FAILURE).unlink(missing_ok=True)
         found = dataset(run.experiment)
         train(run, found, progress=False, profile=profiler(run, found))
-    except Elsewhere:
-        return Outcome("elsewhere", "another process trains it")
-    except Interrupted as stopped:
-        return Outcome("stopped", f"saved at step {stopped.step}")
     except Exception as error:  # whatever it is, the other runs go on
-        said = str(error).removeprefix(f"{path}: ") or type(error).__name__
-        return fail(path, said, traceback.format_exc())
+        return _failed(path, error)
     return Outcome("finished")
+
+
+def work_together(paths: Sequence[Path]) -> list[Outcome]:
+    """The same of several runs in one program, see `training.train_together`. What fails for all is written to each."""
+    try:
+        runs = [Run.open(path) for path in paths]
+        for path in paths:
+            (path / FAILURE).unlink(missing_ok=True)
+        found = dataset(runs[0].experiment)
+        ended = train_together(runs, found, [profiler(run, found) for run in runs])
+    except Exception as error:
+        ended = [error] * len(paths)
+    return [_failed(path, one) if isinstance(one, Exception) else Outcome("finished")
+            for path, one in zip(paths, ended, strict=True)]  # fmt: skip
+
+
+def _failed(path: Path, error: Exception) -> Outcome:
+    if isinstance(error, Elsewhere):
+        return Outcome("elsewhere", "another process trains it")
+    if isinstance(error, Interrupted):
+        return Outcome("stopped", f"saved at step {error.step}")
+    said = str(error).removeprefix(f"{path}: ") or type(error).__name__
+    return fail(path, said, "".join(traceback.format_exception(error)))
 
 
 def is_finished(run: Run) -> bool:

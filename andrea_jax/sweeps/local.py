@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from andrea_jax.sweeps.board import Board
-from andrea_jax.sweeps.jobs import Outcome, fail, work
+from andrea_jax.sweeps.jobs import Outcome, fail, work, work_together
 
 PACKAGE_ROOT = str(Path(__file__).parent.parent.parent)
 MODULE = "andrea_jax.sweeps.worker"
@@ -21,13 +21,15 @@ GPU_MEMORY = 0.9  # the share of a GPU's memory that its workers take together
 LAST_WORDS = 4000  # bytes of a dead worker's stderr that are kept
 
 
-def train_here(paths: Sequence[Path], board: Board) -> None:
-    """One run after the other, in this process. Raises KeyboardInterrupt where one is stopped."""
-    for path in paths:
-        board.began(path)
-        outcome = work(path)
-        board.ended(path, outcome)
-        if outcome.state == "stopped":
+def train_here(groups: Sequence[Sequence[Path]], board: Board) -> None:
+    """One group of runs after the other, in this process. Raises KeyboardInterrupt where one is stopped."""
+    for paths in groups:
+        for path in paths:
+            board.began(path)
+        outcomes = work_together(paths) if len(paths) > 1 else [work(paths[0])]
+        for path, outcome in zip(paths, outcomes, strict=True):
+            board.ended(path, outcome)
+        if any(outcome.state == "stopped" for outcome in outcomes):
             raise KeyboardInterrupt
 
 

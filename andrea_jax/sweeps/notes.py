@@ -34,6 +34,10 @@ def _circumstances(runs: Sequence[Run]) -> dict[str, list[str]]:
         "commits": [_all(str(one["commit"])[:10] for one in sessions) for sessions in by_run],
         "versions of jax": [_all(one["versions"]["jax"] for one in sessions) for sessions in by_run],
         "devices": [_all(one["device"]["kind"] for one in sessions if "device" in one) for sessions in by_run],
+        # it changes tokens/s and the last digits; not written by older code, which trained one run at a time
+        "numbers of seeds at a time": [
+            _all(str(one.get("runs_together", 1)) for one in sessions) for sessions in by_run
+        ],
     }
 
 

@@ -8,12 +8,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Literal
 
+from andrea_jax.runs import Run
 from andrea_jax.sweeps.board import Board
 from andrea_jax.sweeps.jobs import Swept, dataset
 from andrea_jax.sweeps.local import train_here, workers
 from andrea_jax.sweeps.on_ray import connected, tasks
 from andrea_jax.sweeps.plan import open_runs, plan
 from andrea_jax.sweeps.slots import train_in
+from andrea_jax.sweeps.together import groups, refuse
 
 Launcher = Literal["local", "ray"]
 
@@ -33,11 +35,13 @@ def sweep(
     *,
     workers: int = 1,
     launcher: Launcher = "local",
+    vmap_seeds: bool = False,
     progress: bool = True,
 ) -> list[Swept]:
     """Trains every run of a config's [sweep], in <root>/<config name>-<run_id> each, `workers` at a time.
 
     launcher "local": in this process, or in worker processes where workers > 1; "ray": as tasks on a Ray cluster.
+    vmap_seeds: runs that differ in their seed alone, and stand at the same step, train in one program (`together`).
     A run that fails leaves its traceback in its failure.txt; one that another process trains is left to it. Both are
     tried again by the next call, which otherwise goes on where this one ended, however it ended.
 
@@ -45,6 +49,8 @@ def sweep(
     `root` is not what this sweep would write; Stopped on Ctrl-C or SIGTERM.
     """
     planned = plan(config, overrides, root)
+    if vmap_seeds:
+        refuse(planned.experiments, workers, launcher)
     if launcher == "ray":
         connected()  # first of all: Ray may be missing, and it changes what signals do
     runs = open_runs(planned)
@@ -54,20 +60,25 @@ def sweep(
         try:
             for run in todo:
                 dataset(run.experiment)  # built here, so that workers find it in the cache
-            _launch([run.path for run in todo], board, workers, launcher)
-            left = [path for path, outcome in board.outcomes.items() if outcome.state == "elsewhere"]
-            _launch(left, board, workers, launcher)  # who trained them may be done, or gone
+            _launch(groups(todo) if vmap_seeds else _each(todo), board, workers, launcher)
+            left = [run for run in todo if board.outcomes[run.path].state == "elsewhere"]
+            _launch(_each(left), board, workers, launcher)  # who trained them may be done, or gone
         except KeyboardInterrupt:
             raise Stopped(_found(board)) from None
     return _found(board)
 
 
-def _launch(paths: Sequence[Path], board: Board, n: int, launcher: Launcher) -> None:
-    n = min(n, len(paths))
+def _each(runs: Sequence[Run]) -> list[list[Run]]:
+    return [[run] for run in runs]
+
+
+def _launch(groups: Sequence[Sequence[Run]], board: Board, n: int, launcher: Launcher) -> None:
+    """Several runs in a group train here."""
+    n, paths = min(n, len(groups)), [[run.path for run in group] for group in groups]
     if launcher == "ray":
-        train_in(tasks(n), paths, board)
+        train_in(tasks(n), [path for (path,) in paths], board)
     elif n > 1:
-        train_in(workers(n), paths, board)
+        train_in(workers(n), [path for (path,) in paths], board)
     else:
         train_here(paths, board)
 

@@ -19,7 +19,8 @@ class Recorder:
     """Fetches each step's metrics `LAG` steps later, checks them, and writes a line every `LOG_EVERY` steps.
 
     A line: step, tokens (seen so far), loss (nats a token, mean over the steps since the last line), grad_norm and
-    learning_rate of that step, tokens_per_s (since the last line; compiling, evaluating and saving do not count).
+    learning_rate of that step, tokens_per_s (since the last line; compiling, evaluating and saving do not count; of a
+    run that steps together with others its own tokens, over the time of all).
     """
 
     def __init__(self, run: Run, display: Display, unlogged: list[float]):

@@ -17,6 +17,7 @@ from andrea_jax.training.placement import Placement
 
 Metrics = dict[str, Array]
 Step = Callable[[Params, optax.OptState, Array], tuple[Params, optax.OptState, Metrics]]
+Steps = Callable[[Params, optax.OptState, Array], tuple[Params, optax.OptState, list[Metrics]]]
 
 
 def token_losses(logits: Array, targets: Array) -> Array:
@@ -42,6 +43,23 @@ def make_step(experiment: Experiment) -> Step:
     """
     train = experiment.train
     return _make_step(experiment.model, experiment.optim, train.steps, train.accumulate, experiment.compute)
+
+
+def make_steps(experiment: Experiment) -> Steps:
+    """`make_step` for several runs at once: its arguments and results have a new first axis, lane, but for the metrics,
+    which are a list, one of each run."""
+    return _side_by_side(make_step(experiment))
+
+
+@functools.lru_cache
+def _side_by_side(step: Step) -> Steps:
+    @functools.partial(jax.jit, donate_argnums=(0, 1))
+    def steps(params: Params, opt_state: optax.OptState, tokens: Array) -> tuple[Params, optax.OptState, list[Metrics]]:
+        params, opt_state, metrics = jax.vmap(step)(params, opt_state, tokens)
+        # taken apart here: outside, each piece of each step would be a launch of its own
+        return params, opt_state, [{name: x[lane] for name, x in metrics.items()} for lane in range(len(tokens))]
+
+    return steps
 
 
 @functools.lru_cache

@@ -4,6 +4,7 @@ import importlib
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -131,13 +132,29 @@ def test_a_jax_without_pallas_on_triton_computes_the_formula_and_says_so(monkeyp
     assert said == {f"norm_kernel: not with jax {jax.__version__} (no triton in pallas)"}
 
 
-def test_under_vmap_the_formula_is_mapped(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(devices, "compute_capability", lambda device: (9, 0))
+def test_under_vmap_lanes_are_part_of_the_batch_where_no_weight_is_mapped(monkeypatch: pytest.MonkeyPatch):
+    launched = []
+
+    def launch(y, r, g, past):
+        launched.append(y.shape)
+        return formulas.norm_derivative(y, r, g, past)
+
+    stand_in = SimpleNamespace(fits=lambda *arrays: True, launch=launch)
+    monkeypatch.setattr(kernels._Kernel, "module", lambda self, arrays: stand_in)
     y, g, past = (drawn(5, 1, 2, 3, seed=i) for i in range(3))
     r = drawn(5, 1, 2, dtype="float32")
     found = jax.vmap(kernels.norm_derivative, in_axes=(0, 0, 0, None))(y, r, g, past[0])
+    assert launched[-1] == (5, 2, 3)  # before that, one lane is traced
     for i in range(5):
         np.testing.assert_array_equal(found[i], formulas.norm_derivative(y[i], r[i], g[i], past[0]))
+
+
+def test_under_vmap_a_product_with_mapped_weights_is_the_formula(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(devices, "compute_capability", lambda device: (9, 0))
+    g, w, gate = drawn(2, 1, 128, 320), drawn(2, 192, 320, seed=1), drawn(2, 1, 128, 192, seed=2)
+    found = jax.vmap(kernels.gated_product)(g, w, gate)
+    for i in range(2):
+        np.testing.assert_array_equal(found[i], formulas.gated_product(g[i], w[i], gate[i]))
 
 
 @on_gpu

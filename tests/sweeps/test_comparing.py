@@ -106,12 +106,14 @@ def test_other_code_data_or_steps_are_reasons_for_doubt(tmp_path):
     a, b = made(tmp_path, 0), made(tmp_path, 1, commit="fedcba9876543210")
     first, second = (run.provenance["sessions"][0] for run in (a, b))
     a.record(sessions=[first | {"dirty": True}, first])
-    b.record(data_hash="cd", sessions=[second | {"versions": {"python": "3.12.1", "jax": "0.11.2"}}, second])
+    older = second | {"versions": {"python": "3.12.1", "jax": "0.11.2"}, "runs_together": 3}
+    b.record(data_hash="cd", sessions=[older, second])
     (b.checkpoints / str(STEP)).rename(b.checkpoints / "64")
     profile(SHARES).save(b.heads, 64)
     notes = "\n".join(compare_runs([a.path, b.path]).notes)
     assert "trained on different commits: 0123456789 (1 runs), fedcba9876 (1 runs)" in notes
     assert "trained on different versions of jax: 0.12.0 (1 runs), 0.11.2 and 0.12.0 (1 runs)" in notes
+    assert "trained on different numbers of seeds at a time: 1 (1 runs), 3 and 1 (1 runs)" in notes
     assert "different data" in notes and "devices" not in notes
     assert f"{b.name}: is compared at step 64 of {STEP}" in notes
     assert "1 of 2 runs were trained by code with uncommitted changes" in notes

@@ -15,7 +15,8 @@ from andrea_jax import runs
 from andrea_jax.data import Dataset
 from andrea_jax.errors import UserError
 from andrea_jax.runs import Run
-from andrea_jax.training import Interrupted, checkpoints, loop, restore, steps, train
+from andrea_jax.training import Interrupted, bookkeeping, checkpoints, loop, restore, steps, train
+from andrea_jax.training.bookkeeping import Bookkeeping
 from andrea_jax.training.lock import locked
 
 MakeRun = Callable[..., Run]
@@ -25,15 +26,15 @@ HOLD = "import fcntl, sys; file = open(sys.argv[1], 'a'); fcntl.flock(file, fcnt
 def test_a_signal_that_comes_between_two_looks_is_for_the_next_step(
     make_run: MakeRun, dataset: Dataset, monkeypatch: pytest.MonkeyPatch
 ):
-    run, stop, is_due = make_run("a"), threading.Event(), loop._Training._is_due
+    run, stop, is_due = make_run("a"), threading.Event(), Bookkeeping.is_due
 
-    def due_and_stopped(training: loop._Training, step: int) -> bool:
+    def due_and_stopped(book: Bookkeeping, step: int) -> bool:
         if step == 5:
             stop.set()
-        return is_due(training, step)
+        return is_due(book, step)
 
     monkeypatch.setattr(loop, "_stop_signals", lambda: contextlib.nullcontext(lambda step: stop.is_set()))
-    monkeypatch.setattr(loop._Training, "_is_due", due_and_stopped)
+    monkeypatch.setattr(Bookkeeping, "is_due", due_and_stopped)
     with pytest.raises(Interrupted, match="after step 6 of 23"):
         train(run, dataset, progress=False)
     assert steps(run) == [6]
@@ -55,7 +56,7 @@ def test_a_run_that_another_process_trains_is_refused_until_that_process_ends(ma
 def test_the_lock_is_held_through_all_of_training_and_no_longer(
     make_run: MakeRun, dataset: Dataset, monkeypatch: pytest.MonkeyPatch
 ):
-    run, refused, evaluate = make_run("a"), [], loop.evaluate
+    run, refused, evaluate = make_run("a"), [], bookkeeping.evaluate
 
     def evaluate_and_try(*arguments, **options):
         with pytest.raises(UserError, match="is being trained"), locked(run):
@@ -63,7 +64,7 @@ def test_the_lock_is_held_through_all_of_training_and_no_longer(
         refused.append(1)
         return evaluate(*arguments, **options)
 
-    monkeypatch.setattr(loop, "evaluate", evaluate_and_try)
+    monkeypatch.setattr(bookkeeping, "evaluate", evaluate_and_try)
     train(run, dataset, until=14, progress=False)
     assert len(refused) == 2
     with locked(run):
@@ -161,6 +162,6 @@ def test_the_peak_of_memory_is_the_runs_own_or_it_is_not_known(
     make_run: MakeRun, dataset: Dataset, monkeypatch: pytest.MonkeyPatch, peaks, own
 ):
     run, told = make_run("a", train={"steps": 3}), iter(peaks)
-    monkeypatch.setattr(loop, "peak_memory", lambda: next(told))
+    monkeypatch.setattr(bookkeeping, "peak_memory", lambda: next(told))
     train(run, dataset, progress=False)
     assert run.provenance["peak_memory_bytes"] == own
