@@ -62,7 +62,12 @@ def _over_rms_forward(x: Array) -> tuple[Array, tuple[Array, Array]]:
     return y, (y, r)
 
 
-_over_rms.defvjp(_over_rms_forward, lambda kept, g: (formulas.norm_derivative(*kept, g, None),))
+def _over_rms_backward(kept: tuple[Array, Array], g: Array) -> tuple[Array]:
+    y, r = kept
+    return (formulas.norm_derivative(y, r, g, None),)
+
+
+_over_rms.defvjp(_over_rms_forward, _over_rms_backward)
 
 
 @jax.custom_vjp
@@ -76,7 +81,12 @@ def _beside_norm_forward(x: Array) -> tuple[tuple[Array, Array], tuple[Array, Ar
     return (x, y), kept
 
 
-beside_norm.defvjp(_beside_norm_forward, lambda kept, by: (kernels.norm_derivative(*kept, g=by[1], past=by[0]),))
+def _beside_norm_backward(kept: tuple[Array, Array], gradients: tuple[Array, Array]) -> tuple[Array]:
+    (y, r), (past, g) = kept, gradients
+    return (kernels.norm_derivative(y, r, g, past),)
+
+
+beside_norm.defvjp(_beside_norm_forward, _beside_norm_backward)
 
 
 @jax.custom_vjp
