@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from andrea_jax.config_mesh import Mesh, misfits
+from andrea_jax.errors import did_you_mean
 
 N_BYTES = 256
 BOS = 0  # in every vocabulary: BOS, then 256 bytes, then merges; in an imported one BOS and what was 0 change places
 CORPORA = ("stdlib", "tiny", "prose")  # what `andrea_jax.data` builds itself; anything with a "/" is a folder of text
 
+FORMS = {"per_head": ("einsum", "loop"), "fused": ("one", "three")}  # projection -> its forms, the default first
 Backend = Literal["auto", "reference", "chunked", "cudnn", "mosaic", "triton"]
 
 
@@ -74,7 +76,7 @@ class Model:
 
     @property
     def form(self) -> str:
-        return self.projection_form or ("einsum" if self.projection == "per_head" else "one")
+        return self.projection_form or FORMS[self.projection][0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,11 +183,7 @@ def _not_positive(e: Experiment) -> list[Problem]:
     }  # fmt: skip
     for name in ("vocab_size", "seq_len", "d_model", "n_layer", "n_head", "n_kv_head", "rotary_base"):
         values[f"model.{name}"] = getattr(m, name)
-    found = [
-        Problem(key, f"must be above 0, not {value}")
-        for key, value in values.items()
-        if value is not None and value <= 0
-    ]
+    found = [Problem(key, f"must be above 0, not {n}") for key, n in values.items() if n is not None and n <= 0]
     if m.d_mlp is not None and m.d_mlp < 0:
         found.append(Problem("model.d_mlp", f"must be 0 (attention only) or more, not {m.d_mlp}"))
     if e.train.profile_every < 0:
@@ -206,8 +204,7 @@ def _model_problems(m: Model) -> list[Problem]:
         found.append(Problem("model.n_kv_head", f"must divide n_head = {m.n_head}, and {m.kv_heads} does not"))
     elif m.heads_per_layer is not None:
         found += _pruned_problems(m, m.heads_per_layer)
-    forms = {"per_head": ("einsum", "loop"), "fused": ("one", "three")}[m.projection]
-    if m.form not in forms:
+    if m.form not in (forms := FORMS[m.projection]):
         text = f'must be "{forms[0]}" or "{forms[1]}" where projection = "{m.projection}", not "{m.form}"'
         found.append(Problem("model.projection_form", text))
     return found
@@ -252,8 +249,8 @@ def _data_problems(e: Experiment) -> list[Problem]:
         text = f'must be at most 65536 where data.tokenizer = "imported", not {e.model.vocab_size}'
         found.append(Problem("model.vocab_size", text))
     if e.data.corpus not in CORPORA and "/" not in e.data.corpus:
-        names = ", ".join(f'"{name}"' for name in CORPORA)
-        found.append(Problem("data.corpus", f'must be {names} or a folder with a "/" in it, not "{e.data.corpus}"'))
+        text = f'must be "{'", "'.join(CORPORA)}" or a folder with a "/" in it, not "{e.data.corpus}"'
+        found.append(Problem("data.corpus", f"{text}{did_you_mean(e.data.corpus, CORPORA)}"))
     if e.data.seq_len > e.model.seq_len:
         text = f"must be at most model.seq_len = {e.model.seq_len}, not {e.data.seq_len}"
         found.append(Problem("data.seq_len", text))

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from andrea_jax import config_keys
 from andrea_jax.config import Experiment, Problem, problems
 from andrea_jax.config_keys import ANNOTATIONS, REQUIRED, SECTIONS, WORDS, build, convert, nearest_key, toml, value_of
 from andrea_jax.config_mesh import Mesh
@@ -32,7 +33,7 @@ def load(path: Path | str, overrides: Sequence[str] = ()) -> Experiment:
     """
     reading = _read(path, overrides)
     for key, setting in itertools.islice(reading.sweep.items(), 1):
-        text = "is a sweep, which describes several experiments: config_files.expand() gives them one by one"
+        text = "is a sweep, several experiments: `andrea sweep` trains them, config_files.expand() gives them"
         reading.report(setting.source, f'sweep."{key}"', setting.value, text)
     reading.doubtful |= reading.sweep.keys()
     experiment = _experiment(reading, _values(reading), {})
@@ -150,10 +151,9 @@ class _Reading:
             raise UserError("\n".join(self.errors))
 
     def doubt(self, key: str) -> str:
-        """Notes which key an unknown one was probably meant to be; says so as ' (did you mean "x"?)', or ''."""
-        meant = nearest_key(key)
-        if meant is None:
-            return ""
+        """Notes which key an unknown one was probably meant to be; says so as ' (did you mean "x"?)', or what is."""
+        if (meant := nearest_key(key)) is None:
+            return config_keys.what_there_is(key)
         self.doubtful.add(meant)
         return f' (did you mean "{meant}"?)'
 

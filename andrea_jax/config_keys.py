@@ -105,8 +105,25 @@ def toml(value: object) -> str:
 
 
 def nearest_key(key: str) -> str | None:
-    """The known key that `key` resembles: one of its own section (or the section it resembles), else of another."""
+    """The known key that `key` resembles: one of its own section (or the section it resembles), else of another, else
+    the one with these initials ("lr")."""
     section, _, name = key.rpartition(".")
     home = nearest(section, SECTIONS)
+    names = {known.partition(".")[2]: known for known in reversed(ANNOTATIONS)}  # of two, the first section's
     close = nearest(name, [known.partition(".")[2] for known in ANNOTATIONS if known.startswith(f"{home}.")])
-    return f"{home}.{close}" if close else next((known for known in ANNOTATIONS if known.endswith(f".{name}")), None)
+    if close:
+        return f"{home}.{close}"
+    close = nearest(name, names) or next((full for full in names if _initials(full) == name), None)
+    return names[close] if close else None
+
+
+def what_there_is(key: str) -> str:
+    """Where nothing resembles `key`: '; [model] has vocab_size, ...', or '; sections are ...' outside of them."""
+    section = key.partition(".")[0]
+    if section not in SECTIONS:
+        return f"; sections are {', '.join(SECTIONS)}"
+    return f"; [{section}] has {', '.join(part.name for part in fields(SECTIONS[section]))}"
+
+
+def _initials(name: str) -> str:
+    return "".join(word[0] for word in name.split("_"))

@@ -6,6 +6,7 @@ figures/<name>.svg, .png              its figure
 
 import pandas as pd
 
+from andrea_jax.heads import tables
 from andrea_jax.plots import Figure
 from andrea_jax.runs import Run, write_atomically
 
@@ -17,9 +18,9 @@ def keep(run: Run, name: str, step: int, table: pd.DataFrame) -> None:
 
 
 def kept(run: Run, name: str, step: int) -> pd.DataFrame | None:
-    """The table that `keep` wrote; None where there is none."""
+    """The table that `keep` wrote; None where there is none. UserError where its file is cut."""
     path = run.heads / f"{name}-{step}.parquet"
-    return pd.read_parquet(path) if path.is_file() else None
+    return tables.read(path) if path.is_file() else None
 
 
 def keep_figure(run: Run, name: str, figure: Figure) -> str:

@@ -120,6 +120,8 @@ class LoadedRun:
 
     def tokens(self, text: str) -> np.ndarray:
         """BOS and the tokens of `text`, int32 [1, seq]. UserError where they need more positions than there are."""
+        if not isinstance(text, str):
+            raise UserError(f"text: must be a str, not {text!r:.40}; for token ids there are run.model and trace.trace")
         ids, most = [BOS, *self.tokenizer.encode(text)], self.experiment.model.seq_len
         if len(ids) > most:
             raise UserError(f"text: {len(ids)} tokens with BOS, and the model has model.seq_len = {most} positions")

@@ -22,6 +22,7 @@ from jax.typing import DTypeLike
 
 from andrea_jax.attention import attention, attention_fused, keeping
 from andrea_jax.config import Model
+from andrea_jax.errors import UserError
 from andrea_jax.functions import beside_norm, matmul, norm, relu_matmul, rotate
 from andrea_jax.projections import PROJECTIONS, Projection
 
@@ -170,6 +171,7 @@ class Andrea(nnx.Module):
         self, tokens: Array, *, offset: Array | int = 0, tap: Tap = no_tap, entropy: bool = False, remat: str = "none"
     ) -> Array:
         """What the unembedding multiplies: norm of the last residual [batch, seq, d_model]."""
+        _refuse_misshapen(self.config, tokens)
         with jax.named_scope("embed"):
             x = self.W_E[...][tokens].astype(
                 self.dtype
@@ -182,6 +184,14 @@ class Andrea(nnx.Module):
             settings = {"offset": offset, "tap": tap_here, "entropy": entropy}
             x = REMAT[remat](functools.partial(self.layers[str(i)], **settings))(x)
         return self.norm_final(tap(self.config.n_layer, "resid_final", x))
+
+
+def _refuse_misshapen(config: Model, tokens: Array) -> None:
+    """UserError for what JAX would take, or misread, without a word. A compiled model cannot see the ids themselves."""
+    if tokens.ndim != 2 or not jnp.issubdtype(tokens.dtype, jnp.integer):
+        raise UserError(f"tokens: must be integers [batch, seq], not {tokens.dtype} {list(tokens.shape)}")
+    if config.positions == "learned" and tokens.shape[1] > config.seq_len:
+        raise UserError(f"tokens: {tokens.shape[1]} positions, and the model has model.seq_len = {config.seq_len}")
 
 
 def parameters(model: Andrea) -> Params:

@@ -54,9 +54,10 @@ class Run:
             raise UserError(f"{path}: no such run{did_you_mean(path.name, _folders(path.parent))}")
         for name in ("provenance.json", "config.toml"):
             if not (path / name).is_file():
-                raise UserError(f"{path}: is not a run directory, or only part of one: it has no {name}")
-        provenance = _read_json(path / "provenance.json")
-        found = provenance.get("format")
+                inside = ", ".join(found.parent.name for found in sorted(path.glob("*/provenance.json"))[:3])
+                text = f"is not a run directory, or only part of one: it has no {name}"
+                raise UserError(f"{path}: {text}{f'; runs in it: {inside}' if inside else ''}")
+        found = _read_json(path / "provenance.json").get("format")
         if found != FORMAT:
             raise UserError(f"{path}: was written in run format {found}, and this version reads format {FORMAT}")
         return Run(path, config_files.load(path / "config.toml"))
@@ -147,8 +148,7 @@ def open_or_create(root: Path, experiment: Experiment, name: str) -> Run:
     path = root / f"{name}-{config_files.run_id(experiment)}"
     if not path.exists():
         return create(root, experiment, name)
-    run = Run.open(path)
-    return Run(path, dataclasses.replace(run.experiment, compute=experiment.compute))
+    return Run(path, dataclasses.replace(Run.open(path).experiment, compute=experiment.compute))
 
 
 def create(root: Path, experiment: Experiment, name: str) -> Run:
@@ -230,7 +230,7 @@ def circumstances() -> dict[str, Json]:
         except metadata.PackageNotFoundError:
             versions[package] = None
     commit = _git("rev-parse", "HEAD") if _git("ls-files", "--error-unmatch", __file__) else None
-    changes = _git("status", "--porcelain") if commit else None
+    changes = _git("status", "--porcelain", "--", ".") if commit else None
     return {
         "command": shlex.join(sys.argv),
         "commit": commit,  # None: this code is not tracked in a git checkout

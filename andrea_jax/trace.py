@@ -78,21 +78,32 @@ def trace(
     *,
     dtype: str = "float32",
     backend: str = "auto",
-    points: Sequence[str] = ("q", "k", "lse"),
+    points: Sequence[str] | str = ("q", "k", "lse"),
     entropy: bool = False,
 ) -> Trace:
-    """Runs the model on tokens int32 [batch, seq] and records the `points` of every layer; `entropy` adds that point.
+    """Runs the model on tokens int32 [batch, seq] and records the `points`, one or more, of every layer; `entropy` adds
+    that point.
 
-    Compiled once a config and shape. Raises UserError for a point that the model does not have.
+    Compiled once a config and shape. Raises UserError for a point that the model does not have, and for an id outside
+    its vocabulary.
     """
+    points = (points,) if isinstance(points, str) else points
     asked = tuple(dict.fromkeys([*points, "entropy"] if entropy else points))
     for point in asked:
         if point not in POINTS:
             raise UserError(f'no trace point "{point}"{did_you_mean(point, POINTS)}; there are {", ".join(POINTS)}')
         if point == "mlp_out" and not config.mlp_width:
             raise UserError('no trace point "mlp_out" in an attention-only model (model.d_mlp = 0)')
+    refuse_unknown_ids(config, np.asarray(tokens))
     logits, values = _trace(config, str(jnp.dtype(dtype)), backend, asked, params, jnp.asarray(tokens))
     return Trace(config, logits, values)
+
+
+def refuse_unknown_ids(config: Model, tokens: np.ndarray) -> None:
+    """UserError where an id is none of the vocabulary's: JAX would read the nearest row of W_E in silence."""
+    outside = tokens[(tokens < 0) | (tokens >= config.vocab_size)]
+    if outside.size:
+        raise UserError(f"tokens: id {outside.flat[0]}: must be from 0 to {config.vocab_size - 1}")
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))

@@ -27,8 +27,16 @@ def test_what_nobody_measured_is_said_to_be_not_measured(tmp_path: Path):
     lines = claims.page(tmp_path).splitlines()
     rows = [line for line in lines if "not measured here |" in line]
     assert len(rows) == len(claims.CLAIMS) - 1
-    (measured,) = [line for line in lines if "**holds**" in line]
-    assert "0 of ∣x∣" in measured and "(claims/C6.json)" in measured
+    assert f"| [C6](#c6) | {claims.CLAIMS['C6']} | **holds** | CPU |" in lines
+    assert [line for line in lines if line.startswith("## ")] == ["## C6"]
+
+
+def test_a_long_sentence_has_a_line_for_each_of_its_parts_and_a_short_one_stays_whole(tmp_path: Path):
+    claims.write(claims.Finding("C5", "holds", "0 of |x|; 1", {}), tmp_path)
+    claims.write(claims.Finding("C6", "holds", f"{'a' * 600} (b; c [d; e]); f", {}), tmp_path)
+    lines = claims.page(tmp_path).splitlines()
+    assert "0 of |x|; 1" in lines
+    assert [line for line in lines if line.startswith("- ")] == [f"- {'a' * 600} (b; c [d; e])", "- f"]
 
 
 def test_what_was_found_on_a_gpu_stands_beside_what_was_found_on_a_cpu(tmp_path: Path):
@@ -36,10 +44,12 @@ def test_what_was_found_on_a_gpu_stands_beside_what_was_found_on_a_cpu(tmp_path:
               "cpu_count": 16, "device": {"platform": "gpu", "kind": "a GPU", "count": 1}}  # fmt: skip
     claims.write(claims.Finding("C4", "does not hold", "", {}), tmp_path)
     claims.write(claims.Finding("C4", "holds", "", {}, origin), tmp_path)
-    cpu, gpu = [line for line in claims.page(tmp_path).splitlines() if line.startswith("| [C4]")]
-    assert "(claims/C4.json)" in cpu and "**does not hold**" in cpu and "CPU" in cpu
-    assert "(claims/C4-gpu.json)" in gpu and "**holds**" in gpu
-    assert "`python -m andrea_jax.cli bench projections`, 2026-01-02, a GPU (16 cores), jax 1" in gpu
+    page = claims.page(tmp_path)
+    cpu, gpu = [line for line in page.splitlines() if line.startswith("| [C4]")]
+    assert "**does not hold** | CPU |" in cpu and "**holds** | a GPU |" in gpu
+    assert page.index("**It does not hold.**") < page.index("(claims/C4.json)") < page.index("**It holds.**")
+    how = "(claims/C4-gpu.json) by `python -m andrea_jax.cli bench projections`, 2026-01-02, a GPU (16 cores), jax 1."
+    assert how in page
 
 
 def test_the_json_of_a_finding_says_when_by_what_and_on_what_and_has_no_nan(tmp_path: Path):
@@ -123,7 +133,7 @@ def test_a_figure_lies_beside_its_finding_and_is_shown_on_the_page(tmp_path: Pat
     claims.write(claims.Finding("C5", "holds", "", {}), tmp_path)
     assert (tmp_path / "C6.png").read_bytes().startswith(b"\x89PNG")
     page = claims.page(tmp_path)
-    assert page.endswith(f"## C6: {claims.CLAIMS['C6']}\n\n![C6 in a figure](claims/C6.png)\n")
+    assert page.endswith("\n\n![C6 in a figure](claims/C6.png)\n")
     assert page.count("![") == 1
 
 

@@ -106,12 +106,17 @@ def test_a_value_of_the_wrong_type_is_refused(base: Path, override: str, expecte
     [
         ("model.n_heads=4", 'model.n_heads = 4: unknown key (did you mean "model.n_head"?)'),
         ("model.learning_rate=1", 'model.learning_rate = 1: unknown key (did you mean "optim.learning_rate"?)'),
-        ("model.zzz=4", "model.zzz = 4: unknown key"),
+        ("optim.lr=4", 'optim.lr = 4: unknown key (did you mean "optim.learning_rate"?)'),
+        ("train.learning_rte=4", 'train.learning_rte = 4: unknown key (did you mean "optim.learning_rate"?)'),
+        ("probe.zzz=4", "probe.zzz = 4: unknown key; [probe] has n_sequences, periods"),
         ("d_model=96", 'd_model = 96: unknown key outside the sections (did you mean "model.d_model"?)'),
         ("modle.n_head=6", 'modle.n_head = 6: unknown section "modle" (did you mean "model"?)'),
         ("zzz.x=6", 'zzz.x = 6: unknown section "zzz"'),
         ("model=6", "model = 6: must be a table of one or more keys"),
-        ("extends=base", 'extends = "base": unknown key outside the sections'),
+        (
+            "zzz=1",
+            "zzz = 1: unknown key outside the sections; sections are model, data, optim, train, compute, probe",
+        ),
         ("model.n_head", "model.n_head: must have the form section.key=value"),
         ("#model.n_head=4", "#model.n_head=4: must have the form section.key=value"),
         ("=4", "=4: must have the form section.key=value"),
@@ -132,7 +137,7 @@ def test_everything_wrong_is_said_at_once_and_by_whom(tmp_path: Path):
     assert errors(top, "train.seed=-1", "model.biases=maybe", "probe.x=1") == [
         'top.toml: model.n_lyer = 2: unknown key (did you mean "model.n_layer"?)',
         'top.toml: trian.steps = 5: unknown section "trian" (did you mean "train"?)',
-        "command line: probe.x = 1: unknown key",
+        "command line: probe.x = 1: unknown key; [probe] has n_sequences, periods",
         "base.toml: data.corpus = 3: must be a string of printable characters",
         'top.toml: model.norm = "rns": must be one of "rms", "layer" (did you mean "rms"?)',
         'command line: model.biases = "maybe": must be true or false',

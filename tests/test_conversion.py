@@ -11,6 +11,7 @@ from andrea_jax import model
 from andrea_jax.comparison import FORMS
 from andrea_jax.config import Model
 from andrea_jax.conversion import convert
+from andrea_jax.errors import UserError
 
 TINY = Model(vocab_size=11, seq_len=5, d_model=24, n_layer=2, n_head=3, d_mlp=7)
 MODELS = {
@@ -56,6 +57,18 @@ def test_nothing_but_the_projections_changes_and_the_source_stays_as_it_was():
     for name in ("W_E", "W_P", "W_U"):
         assert converted[name] is params[name]
     assert converted["layers"]["0"]["mlp"] is params["layers"]["0"]["mlp"]
+
+
+@pytest.mark.parametrize(
+    ("there", "said"),
+    [
+        (("perhead", None), r'projection = "perhead": must be one of per_head, fused \(did you mean "per_head"\?\)'),
+        (("fused", "loop"), 'form = "loop": must be one of one, three'),
+    ],
+)
+def test_a_projection_that_there_is_not_is_refused(there, said: str):
+    with pytest.raises(UserError, match=f"convert: {said}"):
+        convert(TINY, model.abstract(TINY), *there)
 
 
 def test_the_forms_of_one_projection_convert_as_well():

@@ -50,6 +50,11 @@ def test_a_text_that_fills_every_position_fits_and_one_token_more_does_not(loade
         loaded.tokens("x" * 37)
 
 
+def test_token_ids_in_place_of_a_text_are_refused(loaded):
+    with pytest.raises(UserError, match=r"text: must be a str, not \[0, 98\]; for token ids there are run.model"):
+        loaded.trace([0, 98])
+
+
 def test_a_traced_pattern_is_causal_and_its_rows_sum_to_one(loaded):
     pattern = loaded.trace("def f(x):").pattern(layer=1, head=2)
     assert pattern.shape == (10, 10)

@@ -11,6 +11,7 @@ from numpy_andrea import forward  # pyright: ignore[reportMissingImports]
 import andrea_jax.model as model_module
 from andrea_jax import model
 from andrea_jax.config import Model
+from andrea_jax.errors import UserError
 
 FAMILY = {
     "12M": (Model(vocab_size=2_305, seq_len=1024, d_model=384, n_layer=6, n_head=12), 12_780_288),
@@ -184,6 +185,20 @@ def test_taps_come_in_the_order_of_the_computation_with_layers_counted_as_number
     jax.eval_shape(lambda p: model.bind(m, p, backend="reference")(TOKENS, tap=tap, entropy=True), model.abstract(m))
     points = ("resid_pre", "q", "k", "v", "lse", "entropy", "z", "attention_out", "mlp_out")
     assert order == [(layer, point) for layer in range(12) for point in points] + [(12, "resid_final")]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "said"),
+    [
+        (TOKENS[0], r"tokens: must be integers \[batch, seq\], not int32 \[11\]"),
+        (TOKENS.astype(np.float32), r"tokens: must be integers \[batch, seq\], not float32 \[2, 11\]"),
+        (np.zeros((2, 14), np.int32), "tokens: 14 positions, and the model has model.seq_len = 13"),
+    ],
+)
+def test_tokens_that_jax_would_misread_are_refused(tokens: np.ndarray, said: str):
+    m = tiny()
+    with pytest.raises(UserError, match=said):
+        jax.eval_shape(functools.partial(logits_of, m), model.abstract(m), tokens)
 
 
 def test_what_a_tap_returns_goes_on():

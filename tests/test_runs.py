@@ -1,6 +1,7 @@
 import json
 import math
 import os
+import subprocess
 import warnings
 from datetime import UTC, datetime
 from pathlib import Path
@@ -65,6 +66,19 @@ def test_the_commit_is_that_of_the_code(tmp_path: Path, monkeypatch: pytest.Monk
     assert (written["commit"], written["dirty"]) == (commit, dirty)
 
 
+def test_a_config_that_is_not_committed_leaves_the_code_clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    code = tmp_path / "andrea_jax" / "runs.py"
+    runs.write_atomically(code, "x = 1")
+    person = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    for words in (["init", "-q"], ["add", "."], [*person, "commit", "-qm", "x"]):
+        subprocess.run(["git", "-C", str(tmp_path), *words], check=True)
+    monkeypatch.setattr(runs, "__file__", str(code))
+    (tmp_path / "mine.toml").write_text("")
+    assert runs.circumstances()["dirty"] is False
+    code.with_name("new.py").write_text("")
+    assert runs.circumstances()["dirty"] is True
+
+
 def test_a_missing_git_is_no_error(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PATH", "")
     assert runs._git("rev-parse", "HEAD") is None
@@ -117,8 +131,10 @@ def test_a_root_that_is_a_file_is_refused(tmp_path: Path):
 def test_opening_what_is_no_run_says_why(run: Run, tmp_path: Path):
     with pytest.raises(UserError, match=rf'no such run \(did you mean "{run.path.name}"\?\)'):
         Run.open(run.path.with_name(f"fist-{run_id(EXPERIMENT)}"))
-    with pytest.raises(UserError, match=r"is not a run directory.*no provenance\.json"):
+    with pytest.raises(UserError, match=r"is not a run directory.*no provenance\.json$"):
         Run.open(tmp_path)
+    with pytest.raises(UserError, match=rf"no provenance\.json; runs in it: {run.path.name}$"):
+        Run.open(run.path.parent)
     (run.path / "config.toml").rename(run.path / "away")
     with pytest.raises(UserError, match=r"only part of one: it has no config\.toml"):
         Run.open(run.path)

@@ -97,6 +97,14 @@ def test_a_second_call_does_not_trace_again(monkeypatch: pytest.MonkeyPatch):
     assert not np.array_equal(first.logits, second.logits)
 
 
+@pytest.mark.parametrize("wrong", [19, -1])
+def test_an_id_outside_the_vocabulary_is_refused_and_not_clamped(wrong: int):
+    tokens = TOKENS.copy()
+    tokens[3, 7] = wrong
+    with pytest.raises(UserError, match=f"tokens: id {wrong}: must be from 0 to 18"):
+        trace(CONFIG, andrea.abstract(CONFIG), tokens)
+
+
 def test_unknown_points_are_refused_with_the_nearest_name():
     params = draw_params(CONFIG)
     with pytest.raises(UserError, match=r'no trace point "resid_post" \(did you mean "resid_pre"\?\)'):

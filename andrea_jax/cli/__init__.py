@@ -6,7 +6,8 @@ import sys
 import warnings
 from collections.abc import Sequence
 
-from andrea_jax.cli import benching, comparing, estimating, interop, looking, sweeping, training
+import andrea_jax
+from andrea_jax.cli import benching, comparing, estimating, interop, looking, parts, sweeping, training
 from andrea_jax.errors import UserError
 
 MODULES = (training, estimating, sweeping, looking, comparing, interop, benching)  # each adds its commands
@@ -43,17 +44,19 @@ def _say(message: object, *where: object) -> None:
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """argparse takes overrides only where they follow the config at once; here they may follow an option as well."""
-    parser = _parser()
-    args, left = parser.parse_known_args(argv)
+    args, left = _parser().parse_known_args(argv)
     if left and ("overrides" not in args or any(argument.startswith("-") for argument in left)):
-        parser.error(f"unrecognized arguments: {' '.join(left)}")
+        args.parser.refuse(left, takes_keys="overrides" in args)
     if left:
         args.overrides += left
     return args
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="andrea", description="What attention heads become, and how to compute them.")
+def _parser() -> parts.Parser:
+    about = "What attention heads become, and how to compute them."
+    first = "example: andrea train configs/quickstart.toml; andrea COMMAND --help has one of each command"
+    parser = parts.Parser(prog="andrea", description=about, epilog=first)
+    parser.add_argument("--version", action="version", version=f"andrea_jax {andrea_jax.__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for module in MODULES:
         module.add(commands)

@@ -20,7 +20,7 @@ def _add_compare(commands) -> None:
     )
     parser = parts.command(commands, "compare-projections", _compare, what, example)
     parser.add_argument("config", type=Path, metavar="CONFIG|RUN", help="a run is compared with its trained weights")
-    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help=parts.OVERRIDES)
+    parser.add_argument("overrides", nargs="*", default=[], metavar="KEY=VALUE", help=parts.OVERRIDES)
     parser.add_argument("--repeats", type=arguments.positive, default=20, help="timed repeats of each form (20)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="also write the tables and the figure there")
     parser.add_argument("--json", action="store_true", help="print the tables as JSON")

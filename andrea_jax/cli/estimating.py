@@ -13,7 +13,7 @@ def add(commands) -> None:
     what = "what training takes: memory by part, FLOPs, time; refuses what cannot fit"
     parser = parts.command(commands, "estimate", _estimate, what, example)
     parser.add_argument("config", type=Path, metavar="CONFIG")
-    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help=parts.OVERRIDES)
+    parser.add_argument("overrides", nargs="*", default=[], metavar="KEY=VALUE", help=parts.OVERRIDES)
     parser.add_argument(
         "--memory", type=arguments.memory, metavar="SIZE", help="of a GPU, for example 24GB (this machine's, if it has)"
     )

@@ -17,7 +17,7 @@ def _add_import(commands) -> None:
     what, example = "make a run of a GPT-2 folder or of an ANDREA .bin file", "andrea import gpt2/ data.corpus=tiny"
     parser = parts.command(commands, "import", _import, what, example)
     parser.add_argument("source", type=Path, metavar="FOLDER|FILE.bin", help="a Hugging Face folder, or a .bin file")
-    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help=parts.OVERRIDES)
+    parser.add_argument("overrides", nargs="*", default=[], metavar="KEY=VALUE", help=parts.OVERRIDES)
     parser.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where runs go (runs)")
     parser.add_argument("--name", help="of the run (that of the folder or file)")
     group = _layout_options(parser)
@@ -54,6 +54,9 @@ def _import(args: argparse.Namespace) -> int:
     if args.source.suffix == ".bin":
         run = _import_bin(args)
     else:
+        if not args.source.is_dir():
+            text = "no such folder" if not args.source.exists() else "is a file"
+            raise UserError(f"{args.source}: {text}; expected a GPT-2 folder or an ANDREA .bin file")
         _refuse_options(args, "order", "matrices", "stacked", "bos", "config", "tokenizer")
         from andrea_jax import exchange
 

@@ -22,7 +22,9 @@ def _add_heads(commands) -> None:
     parser.add_argument("--all", action="store_true", help="also every head on every probe")
     parser.add_argument("--json", action="store_true", help="print the tables as JSON")
     if questions.QUESTIONS:
-        asked = parser.add_subparsers(title="questions", metavar="QUESTION", help="what else to ask of the heads")
+        parser.usage = "andrea heads [-h] [--step last|best|N] [--backend NAME] [--all] [--json] RUN [QUESTION ...]"
+        about = "what else to ask of the heads; andrea heads RUN QUESTION --help tells more"
+        asked = parser.add_subparsers(title="questions", prog="andrea heads RUN", metavar="QUESTION", help=about)
         for question in questions.QUESTIONS:
             question.add(asked)
 

@@ -23,7 +23,7 @@ def _add_train(commands) -> None:
     example = "andrea train configs/quickstart.toml train.seed=1"
     parser = parts.command(commands, "train", _train, "train a config, or continue a run", example)
     parser.add_argument("config", type=Path, metavar="CONFIG|RUN", help="a config file, or a run directory to continue")
-    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help=parts.OVERRIDES)
+    parser.add_argument("overrides", nargs="*", default=[], metavar="KEY=VALUE", help=parts.OVERRIDES)
     parser.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where runs go (runs)")
     parser.add_argument("--tensorboard", action="store_true", help="write metrics as TensorBoard event files too")
     parser.add_argument("--json", action="store_true", help="print the run's path and last metrics as JSON")
@@ -36,7 +36,7 @@ def _add_params(commands) -> None:
     example = "andrea params configs/andrea-120m.toml"
     parser = parts.command(commands, "params", _params, "count parameters by part", example)
     parser.add_argument("config", type=Path, metavar="CONFIG")
-    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help=parts.OVERRIDES)
+    parser.add_argument("overrides", nargs="*", default=[], metavar="KEY=VALUE", help=parts.OVERRIDES)
     parser.add_argument("--json", action="store_true", help='{"total": ..., "W_Q": ..., ...}')
 
 

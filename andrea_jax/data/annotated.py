@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-from andrea_jax.errors import UserError
+from andrea_jax.errors import UserError, did_you_mean
 
 COLUMNS = 10
 SPACES = {"\\s": " ", "\\t": "\t", "\\r": "\r", "\\n": "\n", "\\p": "|", "\\\\": "\\"}  # of SpacesAfter
@@ -79,8 +79,11 @@ def read(path: Path | str) -> Annotation:
 def _sentences(path: Path) -> Iterator[_Raw]:
     try:
         lines = path.read_text(encoding="utf-8-sig").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: no UTF-8 file that can be read ({error})") from error
+    except OSError as error:
+        neighbours = [file.name for file in path.parent.glob("*")]
+        raise UserError(f"{path}: {error.strerror}{did_you_mean(path.name, neighbours)}") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: is not UTF-8 ({error})") from None
     begins, sentence = False, _Raw(False, [], [])
     for number, line in enumerate([*lines, ""], start=1):
         if line.startswith("#"):

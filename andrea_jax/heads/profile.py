@@ -56,12 +56,12 @@ class Profile:
 
     @classmethod
     def load(cls, folder: Path, step: int) -> "Profile":
-        """What `save` wrote; UserError where a file is missing."""
+        """What `save` wrote; UserError where a file is missing or cut."""
         files = cls._files(folder, step)
         for path in files:
             if not path.is_file():
                 raise UserError(f"{path}: no such file; step {step} has no head profile there")
-        return cls(**{field: pd.read_parquet(path) for path, field in files.items()})
+        return cls(**{field: tables.read(path) for path, field in files.items()})
 
     @property
     def n_tokens(self) -> int | None:

@@ -114,8 +114,14 @@ def _check(tokens: np.ndarray, targets: Mapping[str, Targets]) -> None:
     check_single_documents(tokens)
     n, length = tokens.shape
     for name, t in targets.items():
-        if not ((t.key >= 0) & (t.key <= t.query) & (t.query < length) & (t.sequence < n)).all():
-            raise ValueError(f"probe {name}: a target is outside its sequence or in its query's future")
+        if not t.sequence.shape == t.query.shape == t.key.shape:
+            sizes = f"{len(t.sequence)}, {len(t.query)} and {len(t.key)}"
+            raise ValueError(f"probe {name}: sequence, query and key must be as long as each other, not {sizes}")
+        wrong = ~((t.key >= 0) & (t.key <= t.query) & (t.query < length) & (t.sequence >= 0) & (t.sequence < n))
+        if wrong.any():
+            first = f"sequence {t.sequence[wrong][0]}, query {t.query[wrong][0]}, key {t.key[wrong][0]}"
+            text = f"a target is outside its sequence or in its query's future: {first}"
+            raise ValueError(f"probe {name}: {text}, of {n} sequences of {length} tokens")
 
 
 def _nothing(config: Model, targets: Mapping[str, Targets], entropy: bool) -> Measured:

@@ -1,10 +1,12 @@
 """From sums to tables: one row a head, with everything that a score must not be without."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
+from andrea_jax.errors import UserError
 from andrea_jax.heads import statistics
 from andrea_jax.heads.scores import Sums
 from andrea_jax.heads.statistics import CHOOSE, REPORT
@@ -99,3 +101,12 @@ def offset_curves(by_offset: dict[int, Sums]) -> pd.DataFrame:
     curves = pd.concat(parts, ignore_index=True).rename(columns={"score": "mass"})
     columns = ["layer", "head", "offset", "mass", "low", "high", "baseline"]
     return curves.loc[:, columns].astype({"offset": "int64"})
+
+
+def read(path: Path) -> pd.DataFrame:
+    """A table that lies in a run. UserError where the file is cut short or something else."""
+    try:
+        return pd.read_parquet(path)
+    except (OSError, ValueError):
+        text = f"is damaged; remove {path.parent}, and its tables are computed when asked for"
+        raise UserError(f"{path}: {text}") from None

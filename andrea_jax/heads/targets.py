@@ -39,7 +39,8 @@ class Targets:
 def check_single_documents(tokens: np.ndarray) -> None:
     """ValueError unless every sequence is BOS and one document: probes must not cross a document's boundary."""
     if (tokens[:, 0] != BOS).any():
-        raise ValueError(f"every sequence must start with BOS (id {BOS})")
+        row = int(np.argmax(tokens[:, 0] != BOS))
+        raise ValueError(f"every sequence must start with BOS (id {BOS}), and sequence {row} with id {tokens[row, 0]}")
     if (tokens[:, 1:] == BOS).any():
         row, position = np.argwhere(tokens[:, 1:] == BOS)[0]
         raise ValueError(f"sequence {row} has a second BOS at position {position + 1}: it crosses documents")

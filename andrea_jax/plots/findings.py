@@ -136,8 +136,8 @@ def brackets(scores: pd.DataFrame) -> str:
     share = f"{judged['score']:.2f} {interval(judged['low'], judged['high'])}"
     return (
         f"{verdict} matching brackets beyond simple rules: on the hardest pairs {mass['name']} has {share} of its "
-        f"attention on openers on the match (of all its attention {mass['score']:.2f}), "
-        f"{rule['name']} {rule['score']:.2f}, {COUNTING} {counting:.2f}{few}"
+        f"attention on openers on the match (of all its attention {mass['score']:.2f}); the best rule "
+        f'("{rule["name"]}") has {rule["score"]:.2f}, one that counts ("{COUNTING}") {counting:.2f}{few}'
     )
 
 

@@ -26,8 +26,8 @@ td.number, th.number { text-align: right; white-space: nowrap; }
 tr.above td, tr.above th { font-weight: 600; } td.null { color: var(--soft); } td.above { font-weight: 600; }
 tr:not(.above) th[scope=row] { font-weight: 400; } tr.undefined, td.undefined { color: var(--soft); }
 figure { margin: 1rem 0 1.6rem; }
-figure img { display: block; max-width: 100%; height: auto; background: #fff; padding: 10px; border-radius: 6px;
-  border: 1px solid var(--line); }
+figure img { display: block; max-width: max(100%, 40rem); height: auto; background: #fff; padding: 10px;
+  border-radius: 6px; border: 1px solid var(--line); }
 figcaption { max-width: 48rem; margin-top: .5rem; color: var(--soft); font-size: .95rem; }
 pre { background: var(--tint); padding: .8rem 1rem; overflow-x: auto; font-size: .85rem; border-radius: 6px; }
 dt { font-weight: 600; margin-top: .6rem; } dd { margin: 0 0 0 1rem; max-width: 48rem; }
@@ -103,4 +103,4 @@ def figure(svg: bytes, width: float, title: str, aid: str) -> str:
     """An SVG embedded as an image (so that names inside one never meet another's), `width` in inches."""
     source = "data:image/svg+xml;base64," + base64.b64encode(svg).decode()
     image = f'<img src="{source}" width="{round(96 * width) + 22}" alt="{escape(title)}">'
-    return f"<figure>{image}<figcaption>{escape(aid)}</figcaption></figure>"
+    return f'<figure><div class="scroll">{image}</div><figcaption>{escape(aid)}</figcaption></figure>'

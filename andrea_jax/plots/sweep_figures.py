@@ -83,8 +83,9 @@ def sweep(table: pd.DataFrame, key: str, title: str | None = None) -> Figure:
 
 def _panel(ax: Axes, by_setting: dict[object, dict[object, float]], baselines: np.ndarray) -> None:
     x, means = range(len(by_setting)), [mean(list(of_seeds.values())) for of_seeds in by_setting.values()]
-    ax.plot(x, [m.value for m in means], "-", color=GREY, linewidth=1, label="mean over seeds, 95%")
-    ax.errorbar(x, [m.value for m in means], [m.high - m.value for m in means], fmt="none", ecolor=FAINT, elinewidth=6)
+    ax.plot(x, [m.value for m in means], "-", color=GREY, linewidth=1, label="mean over seeds")
+    wide = {"fmt": "none", "ecolor": FAINT, "elinewidth": 6, "label": "95% interval of the mean (may leave the panel)"}
+    ax.errorbar(x, [m.value for m in means], [m.high - m.value for m in means], **wide)
     names = list(dict.fromkeys(seed for of_seeds in by_setting.values() for seed in of_seeds))
     for i, seed in enumerate(names):
         at = np.array(x) + 0.06 * (i - (len(names) - 1) / 2)  # side by side, so that equal values are seen

@@ -93,7 +93,8 @@ def equality_table(checks: pd.DataFrame, caption: str) -> Table:
     for row in checks.to_dict("records"):
         difference, within = row["max_difference"], row["max_difference"] <= row["tolerance"]
         text = "0, bit-equal" if difference == 0 else f"{difference:.1e}"
-        cells = [row["quantity"], Text(text, "" if within else "bold red"), f"{row['tolerance']:.0e}"]
+        tolerance = f"{row['tolerance']:.0e}" if row["tolerance"] else "0"
+        cells = [row["quantity"], Text(text, "" if within else "bold red"), tolerance]
         table.add_row("" if row["form"] == form else row["form"], *cells)
         form = row["form"]
     return table
@@ -104,7 +105,7 @@ def timing_table(timing: pd.DataFrame, caption: str) -> Table:
 
     timing: columns form, passes, matmuls, min_ms, median_ms, gflop_s, temp_mib.
     """
-    table = new_table("What does it cost?", caption)
+    table = new_table("What does it cost?", f"{caption}; ×: fastest call over that of the first form")
     for name in ("passes", "form"):
         table.add_column(name, no_wrap=True)
     for name in ("matmuls", "fastest ms", "median ms", "×", "GFLOP/s", "memory MiB"):

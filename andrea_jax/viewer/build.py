@@ -92,8 +92,8 @@ def ablated(source: Source, layer: int, head: int) -> Source:
     says little. UserError where there is no such head, or no W_O to zero.
     """
     config = source.config
-    _chosen("ablate", (layer,), config.n_layer)
-    _chosen("ablate", (head,), config.layer_heads[layer])
+    if not (0 <= layer < config.n_layer and 0 <= head < config.layer_heads[layer]):
+        raise UserError(f"ablate: head {layer}.{head}: there is none in a model of {config.shape}")
     if config.w_o == "identity":
         raise UserError('ablate: needs a W_O, and this model has model.w_o = "identity"')
     block = source.params["layers"][str(layer)]
@@ -150,6 +150,8 @@ def _measures(
 def _chosen(name: str, numbers: Sequence[int] | None, n: int) -> list[int]:
     if numbers is None:
         return list(range(n))
+    if isinstance(numbers, int):
+        raise UserError(f"{name} = {numbers}: must be a list of numbers, [{numbers}]")
     for number in numbers:
         if not 0 <= number < n:
             raise UserError(f"{name}: {number} is not one of 0 to {n - 1}")

@@ -45,6 +45,8 @@ def view_run(
     """See `LoadedRun.view`."""
     if against is not None and ablate is not None:
         raise UserError("view: give against or ablate, not both; a view has two sides")
+    if ablate is not None and not (isinstance(ablate, tuple | list) and len(ablate) == 2):
+        raise UserError(f"ablate = {ablate!r}: must be a pair (layer, head)")
     tokens, other = loaded.tokens(text), None
     if against is not None:
         if not np.array_equal(tokens, against.tokens(text)):

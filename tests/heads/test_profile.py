@@ -127,6 +127,10 @@ def test_a_profile_survives_its_files(profile: Profile, tmp_path: Path):
         pd.testing.assert_frame_equal(getattr(loaded, field.name), getattr(profile, field.name))
     with pytest.raises(UserError, match="step 8 has no head profile"):
         Profile.load(tmp_path / "heads", 8)
+    path = tmp_path / "heads" / "best-7.parquet"
+    path.write_bytes(path.read_bytes()[:90])
+    with pytest.raises(UserError, match=r"best-7\.parquet: is damaged; remove .*heads, and its tables"):
+        Profile.load(tmp_path / "heads", 7)
 
 
 def test_without_python_text_brackets_are_undefined_and_say_why(dataset_named, vocab_size: int):

@@ -203,8 +203,12 @@ def test_batches_share_one_trace_their_size_does_not_matter_and_nothing_passed_i
 def test_targets_in_the_future_and_second_documents_are_refused():
     params, tokens = draw_params(CONFIG), draw_tokens()
     ahead = Targets(*np.array([[0], [3], [4]], np.int32))
-    with pytest.raises(ValueError, match="probe x: a target is outside its sequence or in its query's future"):
+    said = "probe x: a target is outside its sequence or in its query's future: sequence 0, query 3, key 4"
+    with pytest.raises(ValueError, match=said):
         scores.measure(CONFIG, params, tokens, {"x": ahead})
+    uneven = Targets(np.array([0, 0]), np.array([3]), np.array([2]))
+    with pytest.raises(ValueError, match=r"probe x: sequence, query and key .* not 2, 1 and 1"):
+        scores.measure(CONFIG, params, tokens, {"x": uneven})
     tokens[2, 9] = 0
     with pytest.raises(ValueError, match="sequence 2 has a second BOS at position 9"):
         scores.measure(CONFIG, params, tokens, {"x": targets.previous_token(tokens)})

@@ -187,7 +187,7 @@ def test_the_command_line_refuses_options_of_the_other_format(folder: Path, tmp_
     assert cli.main(["import", str(tmp_path / "a.bin")]) == 2
     assert "a .bin file does not say which model it holds: --config names its config file" in capsys.readouterr().err
     assert cli.main(["import", str(tmp_path / "none")]) == 2
-    assert "config.json: No such file or directory" in capsys.readouterr().err
+    assert "none: no such folder; expected a GPT-2 folder or an ANDREA .bin file" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -55,7 +55,7 @@ def test_a_probe_without_targets_is_neither_found_nor_absent():
 def test_a_bracket_head_must_beat_the_best_rule_on_the_hardest_pairs(of_openers, verdict):
     said = findings.brackets(plot_data.brackets(of_openers))  # best rule without a count: 0.24; intervals are ±0.03
     assert said.startswith(verdict)
-    assert "uniform of its type 0.24, uniform unclosed 0.31; only 211 such pairs" in said
+    assert '("uniform of its type") has 0.24, one that counts ("uniform unclosed") 0.31; only 211 such pairs' in said
 
 
 def test_without_hardest_pairs_no_verdict_is_given():

@@ -57,6 +57,12 @@ class Page(HTMLParser):
         self.words.append(data)
 
 
+def test_a_figure_is_scrolled_on_a_narrow_screen_and_not_shrunk_until_nobody_can_read_it(full):
+    text = full.report.read_text(encoding="utf-8")
+    assert text.count('<figure><div class="scroll"><img') == text.count("<figure>") > 0
+    assert "max-width: max(100%, 40rem)" in text
+
+
 def test_the_page_needs_no_network_and_runs_no_script(full):
     text = full.report.read_text(encoding="utf-8")
     page = Page(text)

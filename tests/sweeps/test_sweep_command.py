@@ -108,7 +108,7 @@ def test_comparing_as_json_has_the_runs_the_differences_and_the_notes(andrea, gr
         (["sweep", "{grid}", "train.steps=1.5"], "train.steps = 1.5: must be an integer"),
         (["sweep", "{grid}x"], 'no such file (did you mean "made.toml"?)'),
         (["sweep", "{grid}", "--workers", "0"], "must be a whole number, 1 or more, not 0"),
-        (["sweep", "{grid}", "--launcher", "slurm"], "invalid choice: 'slurm'"),
+        (["sweep", "{grid}", "--launcher", "slurm"], '--launcher: must be one of local, ray, not "slurm"'),
         (["compare", "{grid}", "optim.name=muon"], "0 finished runs in runs: it takes two to compare"),
         (["compare", "{grid}", "{runs}"], "made.toml: a sweep is compared by itself, and 1 more were named"),
         (["compare", "{runs}"], "is not a run directory, or only part of one: it has no provenance.json"),

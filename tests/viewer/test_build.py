@@ -128,8 +128,11 @@ def test_numbers_that_are_none_of_the_models_are_refused():
         viewer.view_models(source, TOKENS, byte_tokenizer(), layers=[2], title="x")
     with pytest.raises(UserError, match="heads: -1 is not one of 0 to 5"):
         viewer.view_models(source, TOKENS, byte_tokenizer(), heads=[-1], title="x")
-    with pytest.raises(UserError, match="ablate: 6 is not one of 0 to 5"):
-        viewer.ablated(source, 0, 6)
+    with pytest.raises(UserError, match=r"heads = 3: must be a list of numbers, \[3\]"):
+        viewer.view_models(source, TOKENS, byte_tokenizer(), heads=3, title="x")  # pyright: ignore[reportArgumentType]
+    for head in ((0, 6), (2, 0), (0, -1)):
+        with pytest.raises(UserError, match=r"ablate: head .* there is none in a model of 2 layers × 6 heads"):
+            viewer.ablated(source, *head)
 
 
 def test_models_that_cannot_be_compared_or_ablated_are_refused():

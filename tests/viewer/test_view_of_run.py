@@ -60,6 +60,8 @@ def test_an_unscored_run_has_no_badges(loaded):
 
 
 def test_a_view_has_two_sides_at_most_and_both_read_the_same_tokens(loaded):
+    with pytest.raises(UserError, match=r"ablate = '0.3': must be a pair \(layer, head\)"):
+        loaded.view(TEXT, ablate="0.3")
     with pytest.raises(UserError, match="against or ablate, not both"):
         loaded.view(TEXT, against=loaded, ablate=(0, 1))
     bigger = dataclasses.replace(loaded.experiment.model, n_layer=1)
