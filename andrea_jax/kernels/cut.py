@@ -23,9 +23,7 @@ def along(rule: str, whole: str, launch: Callable, plain: Callable, arrays: Sequ
 
     @run.def_vmap
     def mapped(n: int, on: list[bool], *arrays):
-        if not all(
-            axes[0] == "batch" for axes in next(_axes(rule))
-        ):  # weights of its own for each: no kernel does that
+        if any(axes[0] != "batch" for axes in next(_axes(rule))):  # each has weights of its own: no kernel does that
             out = jax.vmap(plain, in_axes=[0 if it else None for it in on], axis_size=n)(*arrays)
         else:
             wide = [x if it else jnp.broadcast_to(x[None], (n, *x.shape)) for x, it in zip(arrays, on, strict=True)]
