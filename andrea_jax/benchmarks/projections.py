@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from andrea_jax import devices
 from andrea_jax.benchmarks.programs import Call, JaxCall
 from andrea_jax.benchmarks.results import Results, relative
 from andrea_jax.benchmarks.shapes import dtype_here, with_backward
@@ -91,7 +92,9 @@ def bench_projections(
 
 def _jobs(width: Width, tokens: int, threshold: int | None, dtype: str) -> list[Job]:
     """Every form and pass with the same random x and weights."""
-    options: dict[str, bool | int | str] = {} if threshold is None else {"xla_gpu_dot_merger_threshold_mb": threshold}
+    options: dict[str, bool | int | str] = {**devices.compiler_options()}  # as a training run's programs
+    if threshold is not None:
+        options["xla_gpu_dot_merger_threshold_mb"] = threshold
     jobs = []
     for form, call in FORMS.items():
         draw = partial(arguments, form, width, tokens, dtype)

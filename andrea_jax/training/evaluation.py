@@ -1,6 +1,7 @@
 """Loss on held-out text, per token, per byte, and as a function of position."""
 
 import functools
+from collections.abc import Callable
 
 import jax
 import numpy as np
@@ -54,16 +55,21 @@ def window_losses(
     padded = np.resize(windows, (-(-n // size) * size, windows.shape[1]))  # the last batch repeats windows
     batches = np.split(padded.astype(np.int32), len(padded) // size)
     placed = (placement.batch(batch.shape, batch.__getitem__) for batch in batches)
-    return np.concatenate([np.asarray(_losses(config, compute, placement, params, batch)) for batch in placed])[:n]
+    losses = _losses(config, compute, placement)
+    return np.concatenate([np.asarray(losses(params, batch)) for batch in placed])[:n]
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _losses(config: Model, compute: Compute, placement: Placement, params: Params, tokens: Array) -> Array:
-    used, params = placement.gathered(config, params, compute.dtype)
-    andrea = model.bind(used, params, dtype=compute.dtype, backend=compute.backend)
-    with devices.over(placement.mesh):
-        logits = andrea(tokens[:, :-1], tap=placement.tap)
-    return placement.whole(token_losses(logits, tokens[:, 1:]))
+@functools.lru_cache
+def _losses(config: Model, compute: Compute, placement: Placement) -> Callable[[Params, Array], Array]:
+    @functools.partial(jax.jit, compiler_options=devices.compiler_options())
+    def losses(params: Params, tokens: Array) -> Array:
+        used, params = placement.gathered(config, params, compute.dtype)
+        andrea = model.bind(used, params, dtype=compute.dtype, backend=compute.backend)
+        with devices.over(placement.mesh):
+            logits = andrea(tokens[:, :-1], tap=placement.tap)
+        return placement.whole(token_losses(logits, tokens[:, 1:]))
+
+    return losses
 
 
 def evaluate(

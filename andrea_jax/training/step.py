@@ -53,7 +53,9 @@ def make_steps(experiment: Experiment) -> Steps:
 
 @functools.lru_cache
 def _side_by_side(step: Step) -> Steps:
-    @functools.partial(jax.jit, donate_argnums=(0, 1))
+    step = step.__wrapped__  # pyright: ignore[reportFunctionMemberAccess]  # only a whole program has compiler options
+
+    @functools.partial(jax.jit, donate_argnums=(0, 1), compiler_options=devices.compiler_options())
     def steps(params: Params, opt_state: optax.OptState, tokens: Array) -> tuple[Params, optax.OptState, list[Metrics]]:
         params, opt_state, metrics = jax.vmap(step)(params, opt_state, tokens)
         # taken apart here: outside, each piece of each step would be a launch of its own
@@ -75,7 +77,7 @@ def _make_step(config: Model, optim: Optim, steps: int, accumulate: int, compute
         with jax.named_scope("unembed"):
             return cross_entropy.mean_loss(x, andrea.unembedding, tokens[:, 1:])
 
-    @functools.partial(jax.jit, donate_argnums=(0, 1))
+    @functools.partial(jax.jit, donate_argnums=(0, 1), compiler_options=devices.compiler_options())
     def step(params: Params, opt_state: optax.OptState, tokens: Array) -> tuple[Params, optax.OptState, Metrics]:
         with devices.over(placement.mesh):
             value, grads = averaged(jax.value_and_grad(loss_of), params, tokens.astype(jnp.int32), accumulate)
