@@ -4,12 +4,14 @@ The base is the same step on one of the devices. What rounding alone does to its
 windows in reverse order, which adds up the same numbers in another order.
 """
 
+import contextlib
 import dataclasses
 import functools
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import jax
@@ -151,7 +153,9 @@ def _speed(name: str, e: Experiment, on: Sequence[Mesh], n: int, dataset: data.D
         row = {"part": "speed", "model": name, "projection": e.model.projection, "steps": repeats}
         row |= _row(experiment, program, found)
         one = one or row["tokens_per_s"]
-        shares = waiting.shares_or_why(lambda on=experiment, run=program: trained(on, run, dataset, 6))
+        shares = waiting.shares_or_why(
+            lambda profile, on=experiment, run=program: trained(on, run, dataset, 6, timed=profile)
+        )
         yield {**row, "efficiency": row["tokens_per_s"] / one / experiment.compute.mesh.size, **shares}
 
 
@@ -208,8 +212,17 @@ def _initial(config: Model, optim: Optim, steps: int, seed: int) -> tuple[Params
     return jax.device_get((params, optimizer.make(optim, steps).init(params)))
 
 
-def trained(e: Experiment, step: Compiled, dataset: data.Dataset, steps: int, *, reverse: bool = False) -> Found:
-    """`steps` steps from the beginning on the batches of `data`, each timed from the end of the one before."""
+def trained(
+    e: Experiment,
+    step: Compiled,
+    dataset: data.Dataset,
+    steps: int,
+    *,
+    reverse: bool = False,
+    timed: AbstractContextManager | None = None,
+) -> Found:
+    """`steps` steps from the beginning on the batches of `data`, each timed from the end of the one before; within
+    `timed`, once the weights and the first batches lie on the devices."""
     placement = Placement.of(e.compute.mesh)
     params, state = (placement.place(x) for x in _initial(e.model, e.optim, e.train.steps, e.train.seed))
     order = slice(None, None, -1) if reverse else slice(None)
@@ -226,13 +239,15 @@ def trained(e: Experiment, step: Compiled, dataset: data.Dataset, steps: int, *,
             return placement.batch(shape, lambda rows: data.batch(dataset, e, i)[order][rows])
 
         ahead = deque(pool.submit(make, i) for i in range(min(4, steps)))
-        for i in range(steps):
-            params, state, metrics = step(params, state, ahead.popleft().result())
-            if i + 4 < steps:
-                ahead.append(pool.submit(make, i + 4))
-            waiting_for.append(metrics["loss"])
-            if len(waiting_for) > LAG:
+        jax.block_until_ready((params, state, [batch.result() for batch in ahead]))
+        with timed or contextlib.nullcontext():
+            for i in range(steps):
+                params, state, metrics = step(params, state, ahead.popleft().result())
+                if i + 4 < steps:
+                    ahead.append(pool.submit(make, i + 4))
+                waiting_for.append(metrics["loss"])
+                if len(waiting_for) > LAG:
+                    finish()
+            while waiting_for:
                 finish()
-        while waiting_for:
-            finish()
     return Found(np.array(losses), np.diff(ends)[int(WARM * steps) :])

@@ -9,6 +9,7 @@ import statistics
 import tempfile
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import jax
@@ -20,12 +21,11 @@ from andrea_jax.benchmarks.timing import why
 type Spans = Sequence[tuple[float, float]]  # (begin, end)
 
 
-def shares(work: Callable[[], object]) -> Row:
-    """{"communicating", "exposed", "idle"}: shares of the time of `work`, mean over the devices; None on devices that a
-    profile says nothing of, as CPUs."""
+def shares(work: Callable[[AbstractContextManager], object]) -> Row:
+    """{"communicating", "exposed", "idle"}: shares of the time that `work(profile)` spends within `profile`, mean over
+    the devices; None on devices that a profile says nothing of, as CPUs."""
     with tempfile.TemporaryDirectory() as folder:
-        with jax.profiler.trace(folder):
-            work()
+        work(jax.profiler.trace(folder))
         (file,) = Path(folder).rglob("*.xplane.pb")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of the reader's own types
@@ -36,7 +36,7 @@ def shares(work: Callable[[], object]) -> Row:
     return {name: statistics.fmean(one[name] for one in found) if found else None for name in names}
 
 
-def shares_or_why(work: Callable[[], object]) -> Row:
+def shares_or_why(work: Callable[[AbstractContextManager], object]) -> Row:
     """The shares, or "no_profile": why this device cannot be profiled."""
     try:
         return shares(work)

@@ -92,7 +92,8 @@ def _add_mesh(subjects) -> None:
 def _add_draw(subjects) -> None:
     what = "the figure and verdicts of a benchmark again, from its JSON file"
     parser = parts.command(subjects, "draw", _draw, what, "andrea bench draw results/bench-layout/layout.json")
-    parser.add_argument("file", type=Path, metavar="FILE", help="what a benchmark wrote, finished or not")
+    parser.add_argument("files", type=Path, nargs="+", metavar="FILE", help="what a benchmark wrote, finished or not")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="where the rows of several files go, as one")
 
 
 def _subject(subjects, name: str, function: Callable, what: str, example: str) -> argparse.ArgumentParser:
@@ -167,9 +168,12 @@ def _mesh(args: argparse.Namespace) -> int:
 
 
 def _draw(args: argparse.Namespace) -> int:
-    from andrea_jax.benchmarks.redraw import redraw
+    from andrea_jax.benchmarks.redraw import join, redraw
 
-    print(*redraw(args.file), f"written to {args.file.with_suffix('')}.*", sep="\n")
+    if len(args.files) > 1 and args.out is None:
+        raise UserError("bench draw: several files become one: --out must say in which folder")
+    file = join(args.files, args.out) if args.out else args.files[0]
+    print(*redraw(file), f"written to {file.with_suffix('')}.*", sep="\n")
     return 0
 
 

@@ -13,6 +13,7 @@ from andrea_jax.training.step import Metrics
 
 LOG_EVERY = 10  # steps a line
 LAG = 2  # steps whose metrics are not asked for yet, so that the device never waits for Python
+FETCHED = ("loss", "grad_norm", "learning_rate")  # of every step
 
 
 class Recorder:
@@ -36,6 +37,8 @@ class Recorder:
 
     def add(self, step: int, metrics: Metrics) -> None:
         """Takes the metrics of a step just dispatched."""
+        for name in FETCHED:
+            metrics[name].copy_to_host_async()  # asked for only when needed, each would wait for its own way from a GPU
         self._waiting.append((step, metrics))
         while len(self._waiting) > LAG:
             self._finish(*self._waiting.popleft())
