@@ -66,6 +66,9 @@ def _computations(hlo: str) -> tuple[str, dict[str, list[str]]]:
 _COLLECTIVE = re.compile(
     r" = (?P<type>.*?) (?P<kind>all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(?P<start>-start)?\("
 )
+_WRAPPED = re.compile(
+    r"^\(\([^()]*\), "
+)  # the operands, before the results, of what a GPU's program starts and waits for
 _ARRAY = re.compile(r"\b(?P<kind>pred|[a-z]+(?P<bits>\d+))\w*\[(?P<shape>[\d,]*)\]")
 
 
@@ -79,8 +82,10 @@ def collectives(hlo: str) -> dict[str, tuple[int, int]]:
     for line in hlo.splitlines():
         if not (match := _COLLECTIVE.search(line)):
             continue
-        sizes = [_bytes(array) for array in _ARRAY.finditer(match["type"])]
-        if match["start"] and match["kind"] in ("all-gather", "collective-permute"):  # (operands, results, ...)
+        made = _WRAPPED.sub("", match["type"]) if match["start"] else match["type"]
+        sizes = [_bytes(array) for array in _ARRAY.finditer(made)]
+        if match["start"] and made == match["type"] and match["kind"] in ("all-gather", "collective-permute"):
+            # (operands, results, ...)
             arrays = len(re.findall(r"\[[\d,]*\]", match["type"]))
             sizes = sizes[arrays // 2 :] if match["kind"] == "all-gather" else sizes[1:2]
         n, size = _ring(line), sum(sizes)

@@ -110,6 +110,15 @@ COLLECTIVES = """\
   %x = f32[9]{0} add(%g, %h), metadata={op_name="all-reduce"}
 """
 
+OF_A_GPU = """\
+  %ar = ((bf16[6,5]{1,0}), bf16[6,5]{1,0}) all-reduce-start(%a), channel_id=1, replica_groups={{0,1}}, to_apply=%add
+  %done = bf16[6,5]{1,0} all-reduce-done(%ar)
+  %both = ((f32[3]{0}, f32[7]{0}), (f32[3]{0}, f32[7]{0})) all-reduce-start(%b, %c), replica_groups={{0,1}}, to_apply=%f
+  %a2a = ((f32[4,2]{1,0}), f32[4,2]{1,0}) all-to-all-start(%d), replica_groups={{0,1}}, dimensions={1}
+  %ag = ((bf16[11]{0}), bf16[22]{0}) all-gather-start(%e), replica_groups={{0,1}}, dimensions={0}
+  %rs = ((f32[12]{0}), f32[6]{0}) reduce-scatter-start(%f), replica_groups={{0,1}}, dimensions={0}
+"""
+
 
 def test_collectives_are_counted_with_the_bytes_that_a_ring_sends():
     assert collectives(COLLECTIVES) == {
@@ -117,4 +126,13 @@ def test_collectives_are_counted_with_the_bytes_that_a_ring_sends():
         "all-gather": (1, 22),  # half of 44 bytes
         "reduce-scatter": (1, 3 * 24),
         "collective-permute": (1, 52),
+    }
+
+
+def test_what_a_gpus_program_starts_and_waits_for_counts_its_results_and_not_its_operands_too():
+    assert collectives(OF_A_GPU) == {
+        "all-reduce": (2, 60 + 40),
+        "all-to-all": (1, 16),
+        "all-gather": (1, 22),
+        "reduce-scatter": (1, 24),
     }
