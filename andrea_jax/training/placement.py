@@ -198,6 +198,7 @@ ONE_DEVICE = Placement()
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _gather(whole: NamedSharding, kept: NamedSharding, x: Array) -> Array:
     """`x` cut as `whole` says; its gradient is summed and cut as `kept` says, which makes one reduce-scatter."""
+    x = jax.lax.with_sharding_constraint(x, kept)  # else XLA may gather weights before they are cast, twice the bytes
     return jax.lax.with_sharding_constraint(x, whole)
 
 
