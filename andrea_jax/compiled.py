@@ -66,9 +66,8 @@ def _computations(hlo: str) -> tuple[str, dict[str, list[str]]]:
 _COLLECTIVE = re.compile(
     r" = (?P<type>.*?) (?P<kind>all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(?P<start>-start)?\("
 )
-_WRAPPED = re.compile(
-    r"^\(\([^()]*\), "
-)  # the operands, before the results, of what a GPU's program starts and waits for
+# the operands, before the results, of what a GPU's program starts and waits for
+_WRAPPED = re.compile(r"^\(\([^()]*\), ")
 _ARRAY = re.compile(r"\b(?P<kind>pred|[a-z]+(?P<bits>\d+))\w*\[(?P<shape>[\d,]*)\]")
 
 
