@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from scipy import stats
+from scipy import special
 
 Verdict = Literal["beyond noise", "within noise", "too few seeds"]
 
@@ -70,4 +70,4 @@ def _apart(a: Mapping[int, float], b: Mapping[int, float]) -> Estimate:
 
 def _t(freedom: float, k: int = 1) -> float:
     """The 97.5% point of Student's t; with k, that of which a k-th of the rest lies beyond."""
-    return float(stats.t.ppf(1 - 0.025 / k, freedom))
+    return float(special.stdtrit(freedom, 1 - 0.025 / k))

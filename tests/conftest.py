@@ -12,6 +12,7 @@ KEPT = {  # before JAX is imported, and for the processes that tests start
     "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "0",
 }
 os.environ.update({name: value for name, value in KEPT.items() if name not in os.environ})
+os.environ["PYTHONDONTWRITEBYTECODE"] = ""  # of those processes the first one compiles our modules, too
 
 import jax  # noqa: E402
 import numpy as np  # noqa: E402

@@ -176,19 +176,20 @@ def test_the_readmes_parameter_counts_are_those_of_the_models():
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The surroundings of the examples: `andrea` and `python` are this checkout's, tokens and compilations shared."""
-    shared = tmp_path_factory.mktemp("docs")
+    """The surroundings of the examples: `andrea` and `python` are this checkout's; tokens are shared by all test
+    processes, compilations by all tests, the smallest ones too."""
+    own, root = tmp_path_factory.mktemp("docs"), tmp_path_factory.getbasetemp()
+    shared = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
     commands = {"andrea": "-m andrea_jax.cli ", "python": ""}
     for name, arguments in commands.items():
-        shim = shared / "bin" / name
+        shim = own / "bin" / name
         shim.parent.mkdir(exist_ok=True)
         shim.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {arguments}"$@"\n')
         shim.chmod(0o755)
     return os.environ | {
-        "PATH": f"{shared / 'bin'}{os.pathsep}{os.environ['PATH']}",
+        "PATH": f"{own / 'bin'}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": str(REPOSITORY),
-        "ANDREA_CACHE": str(shared / "cache"),
-        "JAX_COMPILATION_CACHE_DIR": str(shared / "compiled"),
+        "ANDREA_CACHE": str(shared / "cache-of-the-pages"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     }
 

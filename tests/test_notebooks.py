@@ -109,6 +109,7 @@ def test_where_the_package_is_not_installed_the_checkout_beside_the_notebook_is(
 def test_it_runs_on_a_tiny_setting_from_a_folder_beside_the_checkout(path: Path, tmp_path: Path):
     (tmp_path / "checkout").symlink_to(REPOSITORY)
     environment = os.environ | {"ANDREA_NOTEBOOK_STEPS": TINY, "PYTHONPATH": str(REPOSITORY)}
+    environment["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"  # as for the pages, which compile much of the same
     command = [sys.executable, "notebooks/execute.py", "--out", str(tmp_path), str(path)]
     done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -11,7 +11,7 @@ import itertools
 import jax
 import numpy as np
 import pandas as pd
-from scipy.stats import norm as normal
+from scipy import special
 
 from andrea_jax.circuits.factors import Factored, HeadWeights, by_head, through_norm, triangle, unembedding
 from andrea_jax.config import Model
@@ -28,7 +28,7 @@ def family_threshold(n: int, sides: int) -> float:
     sides: 1 where only large z count, 2 where small ones do as well.
     """
     each = 1 - (1 - ALPHA) ** (1 / max(n, 1))
-    return float(normal.isf(each / sides))
+    return float(-special.ndtri(each / sides))
 
 
 def copying(config: Model, params: Params, seed: int = 0) -> pd.DataFrame:

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.stats import rankdata
 
 from andrea_jax.heads.statistics import resamples
 
@@ -32,6 +31,8 @@ def spearman(a: Sums, b: Sums, layers: Sequence[slice]) -> list[tuple[str, Inter
 def rank_correlation(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Spearman's rho of every row of [row, head]: Pearson's correlation of ranks, equal values sharing their mean rank.
     nan where a row's values are all equal."""
+    from scipy.stats import rankdata  # most of a second to import, and only asked for here
+
     if x.shape[1] < 2:
         return np.full(len(x), np.nan)
     a, b = (rankdata(values, axis=1) - (values.shape[1] + 1) / 2 for values in (x, y))
